@@ -1,0 +1,84 @@
+"""Every exception Signoff raises on purpose.
+
+SignoffError
+ ├─ PipelineError      the pipeline file or graph is wrong; carries every problem found, not the first
+ ├─ StateError         the state directory cannot be used (locked by another run, other pipeline's, damaged)
+ ├─ LogError           a log cannot be written or read
+ │   ├─ LogFull        the log has reached its size limit; the source must be held back
+ │   └─ LogCorrupt     bytes that were durable once do not match their checksum
+ ├─ SourceError        a source cannot be opened or read
+ ├─ SinkError          a sink did not take what it was given
+ │   ├─ TransientError trying again may help (a lost connection, 503, a locked database)
+ │   └─ PermanentError trying again cannot help (a wrong type, 400, no such table)
+ └─ EngineError        Spark could not run the plan
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class SignoffError(Exception):
+    """The base of all errors a user may want to catch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a pipeline: where, which kind, what, and what to do about it."""
+
+    code: str
+    """Stable, kebab-case kind of the problem, such as `unknown-field`."""
+    message: str
+    hint: str = ""
+    file: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line} " if self.line else (f"{self.file} " if self.file else "")
+        hint = f"; {self.hint}" if self.hint else ""
+        return f"{place}[{self.code}] {self.message}{hint}"
+
+
+class PipelineError(SignoffError):
+    """The pipeline cannot run as it is written."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class StateError(SignoffError):
+    """The state directory cannot be used by this run."""
+
+
+class LogError(SignoffError):
+    """A log cannot be written or read."""
+
+
+class LogFull(LogError):
+    """The log holds as many bytes as it may; there is room again once events are settled."""
+
+
+class LogCorrupt(LogError):
+    """Durable bytes of a log do not match their checksum."""
+
+
+class SourceError(SignoffError):
+    """A source cannot be opened or read."""
+
+
+class SinkError(SignoffError):
+    """A sink did not take what it was given."""
+
+
+class TransientError(SinkError):
+    """Trying again may help."""
+
+
+class PermanentError(SinkError):
+    """Trying again cannot help."""
+
+
+class EngineError(SignoffError):
+    """Spark could not run the plan."""

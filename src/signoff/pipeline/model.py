@@ -1,0 +1,137 @@
+"""What every source, transform and sink declares about itself, and what a pipeline is made of.
+
+A node type is one pydantic model: validation, `signoff describe`, the reference docs and the JSON
+Schema all come from it. Field docs are attribute docstrings. The models here know nothing of
+Spark, brokers or files; the concrete types live next to the code that does their work.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+OnFailure = Literal["dead_letter", "refuse", "drop"]
+"""What becomes of a row that cannot be delivered or computed.
+
+`dead_letter` stores it with its reason and settles the event; `refuse` gives the source a negative
+answer; `drop` counts it as dropped and writes one line to the run's log.
+"""
+
+NAME_PATTERN = r"^[A-Za-z][A-Za-z0-9_]*$"
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
+
+
+class Config(BaseModel):
+    """The base of everything a user may write: unknown fields are errors, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class NodeConfig(Config):
+    """A named node of the pipeline."""
+
+    summary: ClassVar[str] = ""
+    """One sentence for `signoff describe`."""
+    type: str
+
+
+class LogSettings(Config):
+    """How a source's events are kept on disk until they are settled."""
+
+    max_bytes: int = Field(default=4 * 1024**3, ge=1024 * 1024)
+    """Bytes on disk at which the source is held back until events are settled."""
+    segment_bytes: int = Field(default=64 * 1024**2, ge=64 * 1024)
+    """Size at which a new segment file is begun; whole segments are removed once settled."""
+    sync_ms: int = Field(default=5, ge=0, le=10_000)
+    """Longest time an appended event waits for the fsync it shares with others."""
+    sync_bytes: int = Field(default=4 * 1024**2, ge=1)
+    """Bytes appended that force the shared fsync before `sync_ms` is over."""
+
+
+class SourceConfig(NodeConfig):
+    """A place events come from."""
+
+    can_acknowledge: ClassVar[bool] = True
+    """False where the other side cannot be told anything (standard input, a generator)."""
+    acknowledgements: bool | None = None
+    """Whether the source is told only after settlement; null takes the pipeline's setting.
+    When false the source is told as soon as its events are in the log."""
+    encoding: Literal["utf-8", "binary"] = "utf-8"
+    """`utf-8`: the payload is a string, and other bytes are a dead letter. `binary`: it is BINARY."""
+    max_events_per_batch: int = Field(default=200_000, ge=1)
+    """Most events one micro-batch takes from the log."""
+    max_event_bytes: int = Field(default=16 * 1024**2, ge=1)
+    """Largest payload; what is larger is a dead letter of which only the beginning is kept."""
+    log: LogSettings = LogSettings()
+
+
+class InputsConfig(NodeConfig):
+    """A node that is fed by others: `input` for one, `inputs` for several."""
+
+    input: str | None = None
+    """The node whose rows come in; `name.output` for one output of a `route`."""
+    inputs: Names = ()
+    """Several such nodes; their rows are united."""
+
+    @property
+    def all_inputs(self) -> tuple[str, ...]:
+        return ((self.input,) if self.input else ()) + self.inputs
+
+
+class TransformConfig(InputsConfig):
+    """A step from rows to rows. Subclasses add `compile` (see `signoff.transforms.contract`)."""
+
+    on_error: OnFailure = "dead_letter"
+    """What becomes of an event for which this step raises an error."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Named outputs besides the main one; only a `route` has any."""
+        return ()
+
+
+class Retry(Config):
+    """How often, and how patiently, a sink is asked again after a transient failure."""
+
+    attempts: int | None = Field(default=None, ge=1)
+    """Tries in all before `on_failure` applies; null asks for ever, holding the source back."""
+    initial_ms: int = Field(default=100, ge=0)
+    """Wait before the second try; it doubles with each further one, with jitter."""
+    max_ms: int = Field(default=30_000, ge=0)
+    """Longest wait between two tries."""
+
+
+class SinkConfig(InputsConfig):
+    """A place that signs for events."""
+
+    retry: Retry = Retry()
+    on_failure: OnFailure = "dead_letter"
+    """What becomes of a row the sink refuses for good, or after the last retry."""
+
+
+class SparkSettings(Config):
+    """The Spark session of the run."""
+
+    master: str = "local[*]"
+    """Spark master; `spark://…` for a standalone cluster."""
+    config: dict[str, str] = {}
+    """Further Spark properties, passed on as they are."""
+
+
+class Settings(Config):
+    """The pipeline's own fields, besides its nodes."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    """Name of the pipeline."""
+    state: str = "./state"
+    """Directory of log, ledger, checkpoints and dead letters; relative to the pipeline file."""
+    acknowledgements: bool = True
+    """Whether sources are told only after settlement; each source may say otherwise."""
+    spark: SparkSettings = SparkSettings()

@@ -1,0 +1,121 @@
+"""What a source is: five methods, all called by one thread of the intake process.
+
+The life of an event at its source:
+
+    receive() ──► appended to the log, fsynced ──► logged() ──► … Spark, sinks, ledger … ──► settle()
+
+A source never sees Spark. It is handed the sequence numbers of its events in `logged`, and the
+same numbers come back in `settle`, in any order, each exactly once per run. What it needs to find
+its place again after a crash travels with each event through the log (`unit`, `position`): on
+`open` it is given those of the last durable event.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+from pyroaring import BitMap64
+
+EVENT_SCHEMA = pa.schema(
+    [
+        pa.field("payload", pa.binary(), nullable=False),
+        pa.field("headers", pa.map_(pa.string(), pa.string())),
+        pa.field("message_id", pa.string()),
+        pa.field("received_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("unit", pa.int64()),
+        pa.field("position", pa.int64()),
+        pa.field("error", pa.string()),
+    ]
+)
+"""One event as the log keeps it; its sequence number is its place in the log.
+
+`unit` and `position` belong to the source: a file's number and a byte offset, a request's number.
+`error` is set by a source that knows already that the event is bad (too large, unreadable line):
+such an event is a dead letter with this reason and reaches no transform.
+"""
+
+
+class EndOfSource(Exception):  # noqa: N818 - an announcement, not an error
+    """Raised by `receive` when there will never be another event (standard input closed, count reached,
+    or, in a run that takes what is there and ends, every file read)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Where the source stood when the last durable event was logged."""
+
+    next_sequence: int
+    """Sequence number the next event will get; 0 on the very first start."""
+    unit: int | None = None
+    position: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceContext:
+    """What the intake lends a source."""
+
+    name: str
+    directory: Path
+    """A directory of the source's own below the state directory, for what must outlive a restart."""
+    once: bool
+    """The run takes what is there now and ends."""
+    base: Path
+    """Directory of the pipeline file; relative paths start here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """Origins that are settled, as told to the source."""
+
+    acknowledged: BitMap64
+    """Delivered, dropped or dead-lettered: the source may forget them."""
+    refused: Mapping[int, str] = field(default_factory=dict)
+    """Refused, with the reason: the source gets a negative answer."""
+    expired: Mapping[int, str] = field(default_factory=dict)
+
+
+class Source(ABC):
+    """One connection to the outside, owned by one intake process."""
+
+    @abstractmethod
+    def open(self, context: SourceContext, resume: Resume) -> None:
+        """Connect, and find the place after `resume`. Called once per process, first."""
+
+    @abstractmethod
+    def receive(self, max_events: int, timeout_s: float) -> pa.RecordBatch | None:
+        """Return up to `max_events` events (EVENT_SCHEMA), or None when none came within `timeout_s`.
+
+        Called again and again while the log has room; not called while the source is held back, so
+        that whatever is not received stays where it is. Raises EndOfSource when there is no more.
+        """
+
+    def logged(self, first_sequence: int, count: int) -> None:
+        """The batch last received is durable and has the sequence numbers from `first_sequence` on.
+
+        Called once for each batch, in order, after the fsync. Without acknowledgements this is
+        where the source is told; the intake then calls `settle` at once.
+        """
+
+    @abstractmethod
+    def settle(self, settlement: Settlement) -> None:
+        """Acknowledge or refuse these origins. After a crash a settlement may come again: the call
+        must be repeatable, and unknown sequence numbers are ignored."""
+
+    def expire(self) -> Mapping[int, str]:
+        """Origins whose time is up (sequence to reason); called about ten times a second.
+
+        The intake records them in the ledger and calls `settle` with those that were still owed.
+        """
+        return {}
+
+    def drained(self) -> bool:
+        """True when nothing that `settle` should still tell is pending; asked at the end of a run."""
+        return True
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the connection. What is not settled goes back to the source."""
