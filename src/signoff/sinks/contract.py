@@ -102,6 +102,3 @@ class Sink(ABC):
 
         Repeatable: after a crash the same batch may be committed again. Raises TransientError.
         """
-
-    def commit_nothing(self, batch: BatchRef) -> None:
-        """Driver: the batch holds no row for this sink. Seldom needed."""

@@ -39,7 +39,7 @@ such an event is a dead letter with this reason and reaches no transform.
 """
 
 
-class EndOfSource(Exception):  # noqa: N818 - an announcement, not an error
+class EndOfSource(Exception):
     """Raised by `receive` when there will never be another event (standard input closed, count reached,
     or, in a run that takes what is there and ends, every file read)."""
 
