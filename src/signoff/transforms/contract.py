@@ -1,0 +1,51 @@
+"""What a transform is: one method that adds its step to the frame of its source.
+
+`compile` runs on the driver, once per query start, and only builds a plan: no data is touched. It
+must give the same plan for the same config, because a batch is replayed after a crash.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from signoff.pipeline.model import TransformConfig
+from signoff.transforms.frame import View
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a transform needs to know besides its own config."""
+
+    name: str
+    """The node's name; the stage in dead letters."""
+    base: Path
+    """Directory of the pipeline file."""
+    streaming: bool
+    """False when the plan runs over a fixed range (a retry, a probe for poison, a replay)."""
+
+
+class Transform(TransformConfig):
+    """The base of all transform types: a config that can compile itself."""
+
+    stateful: ClassVar[bool] = False
+    """Keeps state in Spark between batches: the query must run each batch whole, once."""
+
+    @abstractmethod
+    def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
+        """Add this step behind `view`; returns the view of each output (None: the main one).
+
+        Raises pyspark's AnalysisException for an expression that does not fit, FieldError for
+        anything else that is wrong with one field.
+        """
+
+
+class FieldError(Exception):
+    """One field of a transform is wrong in a way only the plan shows; becomes a `Problem`."""
+
+    def __init__(self, field: str, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.field, self.code, self.message, self.hint = field, code, message, hint

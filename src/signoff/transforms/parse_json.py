@@ -1,0 +1,170 @@
+"""`parse_json`: a text column into typed columns; what does not fit is an error of that one event.
+
+Spark's own parser does the work. It is lenient in two places where leniency loses data, so those
+are errors here: text behind the object, and an array or a bare value where an object is expected.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import DataType, StringType, StructField, StructType
+
+from signoff.transforms.contract import FieldError, Step, Transform
+from signoff.transforms.frame import View
+
+_CORRUPT = "__corrupt"
+# Behind a closing brace outside of a string stand only , } ] or nothing. Inside a string anything may, so
+# a match is a suspicion, which the strict parser then settles.
+_BEHIND = r"\}\s*[^\s,\}\]]"
+
+
+class ParseJsonConfig(Transform):
+    summary: ClassVar[str] = "Parse JSON into typed columns; what does not fit is a dead letter."
+    type: Literal["parse_json"] = "parse_json"
+    schema_: str = Field(alias="schema")
+    """Columns and types, as in Spark SQL: `stationId BIGINT, eventTime TIMESTAMP, tags ARRAY<STRING>`."""
+    column: str = "payload"
+    """Column that holds the text."""
+    timestamp_format: str | None = None
+    """Spark datetime pattern of TIMESTAMP fields; by default ISO 8601."""
+    date_format: str | None = None
+    """Spark datetime pattern of DATE fields; by default ISO 8601."""
+    keep: tuple[str, ...] = ()
+    """Columns of the input that go on besides the parsed ones, such as `headers`."""
+
+    def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
+        frame = view.frame
+        schema = parse_schema(self.schema_)
+        text = F.col(text_column(self.column, view))
+        options = {"columnNameOfCorruptRecord": _CORRUPT, "mode": "PERMISSIVE"}
+        options |= {"timestampFormat": self.timestamp_format} if self.timestamp_format else {}
+        options |= {"dateFormat": self.date_format} if self.date_format else {}
+        with_corrupt = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+        value = frame.compute(view, {"value": F.from_json(text, with_corrupt, options)})["value"]
+        parsed = View(frame, view.alive, {**view.columns, "__value": value})
+        behind = (F.substring(F.rtrim(text), -1, 1) != F.lit("}")) | (
+            F.rlike(text, F.lit(_BEHIND)) & F.try_parse_json(text).isNull()
+        )
+        bad = F.col(value).isNull() | F.col(value)[_CORRUPT].isNotNull() | behind
+        reason = F.when(bad, F.coalesce(text, F.lit("")))
+        error = frame.compute(parsed, {"error": reason})["error"]
+        frame.add_error(step.name, error, self.on_error, _Describe(schema, self.timestamp_format))
+        return {None: parsed_view(frame.compute, parsed, error, value, schema, self.keep)}
+
+
+def parsed_view(
+    compute: Any, view: View, error: str, value: str, schema: StructType, keep: tuple[str, ...]
+) -> View:
+    """The rows without an error, with the fields of the parsed struct as columns."""
+    alive = compute(view, {"alive": F.col(error).isNull()})["alive"]
+    fields = compute(View(view.frame, alive, view.columns), {n: F.col(value)[n] for n in schema.names})
+    kept = {name: view.columns[name] for name in keep if name in view.columns}
+    missing = [name for name in keep if name not in view.columns]
+    if missing:
+        raise FieldError("keep", "unresolved-column", f'there is no column "{missing[0]}" to keep')
+    return View(view.frame, alive, {**fields, **kept})
+
+
+def parse_schema(text: str) -> StructType:
+    """A DDL string as Spark reads it."""
+    parsed = _from_ddl(text)
+    if not parsed.fields:
+        raise FieldError("schema", "type-error", "the schema has no columns")
+    lowered = [name.lower() for name in parsed.names]
+    twice = next((name for name in lowered if lowered.count(name) > 1), None)
+    if twice:
+        raise FieldError("schema", "duplicate-column", f'column "{twice}" is declared twice')
+    return parsed
+
+
+def _from_ddl(text: str) -> StructType:
+    try:
+        return StructType.fromDDL(text)
+    except Exception as error:  # noqa: BLE001 - Spark raises several kinds; all mean: not a schema
+        first = str(error).strip().splitlines()[0]
+        raise FieldError("schema", "type-error", f"not a schema: {first}", 'write "name TYPE, …"') from None
+
+
+def text_column(name: str, view: View) -> str:
+    """Check that a column is there and holds text."""
+    if name not in view.columns:
+        known = ", ".join(view.columns)
+        raise FieldError("column", "unresolved-column", f'there is no column "{name}"', f"there is: {known}")
+    kind = view.frame.df.schema[view.columns[name]].dataType
+    if not isinstance(kind, StringType):
+        raise FieldError("column", "type-error", f'column "{name}" is {kind.simpleString()}, not a string')
+    return name
+
+
+class _Describe:
+    """Says what is wrong with a text that did not parse. Only called for the few that did not."""
+
+    def __init__(self, schema: StructType, timestamp_format: str | None) -> None:
+        self.schema, self.timestamp_format = schema, timestamp_format
+
+    def __call__(self, text: str) -> str:
+        if not text.strip():
+            return "the payload is empty"
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError as error:
+            return f"not valid JSON: {error.msg} at character {error.pos}"
+        except RecursionError:
+            return "not valid JSON: nested too deeply"
+        if not isinstance(value, dict):
+            return f"expected a JSON object, got {_json_kind(value)}"
+        for field in self.schema.fields:
+            found = value.get(field.name)
+            if found is not None and not _fits(field.dataType, found):
+                return (
+                    f'field "{field.name}" is {_json_kind(found)} {_short(found)}, '
+                    f"not {field.dataType.simpleString()}"
+                )
+        times = [f.name for f in self.schema.fields if f.dataType.typeName() in ("timestamp", "date")]
+        if times and self.timestamp_format:
+            return f'{_listed(times)} does not match "{self.timestamp_format}"'
+        return "the object does not fit the schema"
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "boolean": (bool,),
+    "double": (int, float),
+    "float": (int, float),
+    "decimal": (int, float),
+    "timestamp": (str, int, float),
+    "timestamp_ntz": (str, int, float),
+    "date": (str, int),
+    "array": (list,),
+    "struct": (dict,),
+    "map": (dict,),
+}
+_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+
+
+def _fits(kind: DataType, value: object) -> bool:
+    name = kind.typeName()
+    if name in _BITS:
+        limit = 1 << (_BITS[name] - 1)
+        return isinstance(value, int) and not isinstance(value, bool) and -limit <= value < limit
+    if name in _KINDS:
+        return isinstance(value, _KINDS[name]) and (name == "boolean" or not isinstance(value, bool))
+    return True
+
+
+def _json_kind(value: object) -> str:
+    names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}
+    return names.get(type(value), "null")
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _listed(names: list[str]) -> str:
+    return "field " + " or ".join(f'"{name}"' for name in names)
