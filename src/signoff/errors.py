@@ -5,6 +5,7 @@ SignoffError
  ├─ StateError         the state directory cannot be used (locked by another run, other pipeline's, damaged)
  ├─ LogError           a log cannot be written or read
  │   ├─ LogFull        the log has reached its size limit; the source must be held back
+ │   │   └─ LogNoSpace the disk, a quota or a file size limit leaves no room; nothing is lost
  │   └─ LogCorrupt     bytes that were durable once do not match their checksum
  ├─ SourceError        a source cannot be opened or read
  ├─ SinkError          a sink did not take what it was given
@@ -58,6 +59,10 @@ class LogError(SignoffError):
 
 class LogFull(LogError):
     """The log holds as many bytes as it may; there is room again once events are settled."""
+
+
+class LogNoSpace(LogFull):
+    """The disk has no room for events that are still in memory; writing them is tried again."""
 
 
 class LogCorrupt(LogError):
