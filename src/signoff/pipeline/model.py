@@ -7,9 +7,16 @@ Spark, brokers or files; the concrete types live next to the code that does thei
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from signoff.pipeline.secrets import register_secrets_of
+
+Kind = Literal["source", "transform", "sink"]
 
 OnFailure = Literal["dead_letter", "refuse", "drop"]
 """What becomes of a row that cannot be delivered or computed.
@@ -17,6 +24,8 @@ OnFailure = Literal["dead_letter", "refuse", "drop"]
 `dead_letter` stores it with its reason and settles the event; `refuse` gives the source a negative
 answer; `drop` counts it as dropped and writes one line to the run's log.
 """
+
+KINDS: tuple[Kind, ...] = ("source", "transform", "sink")
 
 NAME_PATTERN = r"^[A-Za-z][A-Za-z0-9_]*$"
 
@@ -39,7 +48,19 @@ class NodeConfig(Config):
 
     summary: ClassVar[str] = ""
     """One sentence for `signoff describe`."""
+    example: ClassVar[str] = ""
+    """Its fields as a user would write them in YAML, without `type` and `input`, for `signoff describe`."""
     type: str
+    """Which kind of node this is; `signoff describe` lists the types."""
+
+    @model_validator(mode="after")
+    def _register_secrets(self) -> Self:
+        register_secrets_of(self)
+        return self
+
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        super().__setstate__(state)
+        register_secrets_of(self)  # an executor must mask them as well as the driver does
 
 
 class LogSettings(Config):
@@ -70,6 +91,7 @@ class SourceConfig(NodeConfig):
     max_event_bytes: int = Field(default=16 * 1024**2, ge=1)
     """Largest payload; what is larger is a dead letter of which only the beginning is kept."""
     log: LogSettings = LogSettings()
+    """How its events are kept on disk until they are settled."""
 
 
 class InputsConfig(NodeConfig):
@@ -96,6 +118,11 @@ class TransformConfig(InputsConfig):
         """Named outputs besides the main one; only a `route` has any."""
         return ()
 
+    @property
+    def has_main_output(self) -> bool:
+        """Whether `input: name` may be written without an output; false for a `route`."""
+        return not self.outputs
+
 
 class Retry(Config):
     """How often, and how patiently, a sink is asked again after a transient failure."""
@@ -112,8 +139,27 @@ class SinkConfig(InputsConfig):
     """A place that signs for events."""
 
     retry: Retry = Retry()
+    """How often, and how patiently, it is asked again after a transient failure."""
     on_failure: OnFailure = "dead_letter"
     """What becomes of a row the sink refuses for good, or after the last retry."""
+
+    def target(self, base: Path) -> str | None:
+        """The place as a text that two sinks must not share, because they would overwrite each
+        other's rows; None where sharing does no harm."""
+        return None
+
+
+def _as_properties(value: object) -> object:
+    """Spark properties are strings; a user writes `2` and `true` without quotes."""
+    if not isinstance(value, Mapping):
+        return value
+    return {str(key): _as_property(part) for key, part in value.items()}
+
+
+def _as_property(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
 
 
 class SparkSettings(Config):
@@ -121,7 +167,7 @@ class SparkSettings(Config):
 
     master: str = "local[*]"
     """Spark master; `spark://…` for a standalone cluster."""
-    config: dict[str, str] = {}
+    config: Annotated[dict[str, str], BeforeValidator(_as_properties)] = {}
     """Further Spark properties, passed on as they are."""
 
 
@@ -135,3 +181,20 @@ class Settings(Config):
     acknowledgements: bool = True
     """Whether sources are told only after settlement; each source may say otherwise."""
     spark: SparkSettings = SparkSettings()
+    """The Spark session of the run."""
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """The node types a pipeline may use, by the name that stands in `type`."""
+
+    sources: Mapping[str, type[SourceConfig]]
+    transforms: Mapping[str, type[TransformConfig]]
+    sinks: Mapping[str, type[SinkConfig]]
+
+    def of(self, kind: Kind) -> Mapping[str, type[NodeConfig]]:
+        return {"source": self.sources, "transform": self.transforms, "sink": self.sinks}[kind]
+
+    def kinds(self, type_name: str) -> tuple[Kind, ...]:
+        """The kinds that have a type of this name (`files` is both a source and a sink)."""
+        return tuple(kind for kind in KINDS if type_name in self.of(kind))

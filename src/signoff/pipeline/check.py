@@ -1,0 +1,301 @@
+"""From a draft to a checked graph: every structural problem at once, or a Graph that keeps its invariants.
+
+What needs Spark to find (a wrong column, a lost origin) is found by `signoff.engine.check`, which
+takes the graph made here. A problem that only follows from another is not reported: a sink that
+reads "parsd" does not also make "parsed" unreachable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from signoff.errors import PipelineError, Problem
+from signoff.pipeline.draft import Draft, DraftNode
+from signoff.pipeline.graph import Graph, Node, Port
+from signoff.pipeline.model import (
+    KINDS,
+    NAME_PATTERN,
+    Catalog,
+    InputsConfig,
+    NodeConfig,
+    Settings,
+    SinkConfig,
+    SourceConfig,
+    TransformConfig,
+)
+from signoff.pipeline.problems import did_you_mean, suggestion
+from signoff.pipeline.secrets import Expansion
+from signoff.pipeline.validate import validate
+
+
+def check(draft: Draft, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
+    """The graph of a draft; raises PipelineError with all problems, in the order of the file."""
+    checker = _Checker(draft, catalog, Expansion(environ, draft.base))
+    settings = checker.settings()
+    checker.names()
+    for node in draft.nodes:
+        checker.configure(node)
+    checker.wire()
+    checker.reached()
+    checker.targets()
+    if checker.problems or settings is None:
+        raise PipelineError(_in_order(checker.problems, draft.file))
+    nodes = checker.ordered()
+    return Graph(settings, draft.file, draft.base, nodes, tuple(_in_order(checker.warnings, draft.file)))
+
+
+def _in_order(problems: list[Problem], file: str) -> list[Problem]:
+    unique = dict.fromkeys(problems)
+    return sorted(unique, key=lambda problem: (problem.file != file, problem.file, problem.line))
+
+
+@dataclass
+class _Checker:
+    draft: Draft
+    catalog: Catalog
+    expansion: Expansion
+    problems: list[Problem] = field(init=False)
+    warnings: list[Problem] = field(default_factory=list)
+    nodes: dict[str, DraftNode] = field(default_factory=dict)
+    configs: dict[str, NodeConfig] = field(default_factory=dict)
+    inputs: dict[str, list[Port]] = field(default_factory=dict)
+    read: set[str] = field(default_factory=set)
+    """Nodes and outputs somebody reads, or tried to read under a misspelt name."""
+
+    def __post_init__(self) -> None:
+        self.problems = list(self.draft.problems)
+
+    def settings(self) -> Settings | None:
+        pseudo = DraftNode(
+            "source", "", self.draft.settings, 0, self.draft.settings_lines, file=self.draft.file
+        )
+        settings, problems = validate(Settings, pseudo, "the pipeline", self.expansion)
+        self.problems += problems
+        return settings
+
+    def names(self) -> None:
+        for node in self.draft.nodes:
+            if not re.match(NAME_PATTERN, node.name):
+                message = f"{node.label} may not be called that"
+                hint = "begin with a letter and use letters, digits and _ only"
+                self.problems.append(node.problem("bad-name", message, hint=hint))
+            earlier = self.nodes.setdefault(node.name, node)
+            if earlier is not node:
+                place = f" in line {earlier.line}" if earlier.line else ""
+                message = f"{node.label} has the name of a {earlier.kind}{place}"
+                self.problems.append(node.problem("duplicate-name", message, hint="rename one of them"))
+        for kind in KINDS:
+            if kind != "transform" and not any(node.kind == kind for node in self.draft.nodes):
+                message = f"the pipeline has no {kind}"
+                problem = Problem(f"missing-{kind}", message, f"add one under {kind}s:", self.draft.file)
+                self.problems.append(problem)
+
+    def configure(self, node: DraftNode) -> None:
+        """Validate one node; a second node of the same name is validated but not wired."""
+        config = node.config or self._validated(node)
+        if config is None:
+            return
+        if isinstance(config, SourceConfig) and config.acknowledgements and not config.can_acknowledge:
+            message = f"{node.label} ({config.type}) cannot be acknowledged"
+            hint = "remove the field; such a source takes part without"
+            self.problems.append(
+                node.problem("cannot-acknowledge", message, at="acknowledgements", hint=hint)
+            )
+        if isinstance(config, TransformConfig):
+            self._check_output_names(node, config)
+        if self.nodes[node.name] is node:
+            self.configs[node.name] = config
+
+    def _validated(self, node: DraftNode) -> NodeConfig | None:
+        types = self.catalog.of(node.kind)
+        type_name = node.fields.get("type")
+        if type_name is None:
+            hint = f"one of {', '.join(types)}"
+            self.problems.append(
+                node.problem("missing-field", f'{node.label} needs the field "type"', hint=hint)
+            )
+            return None
+        model = types.get(type_name) if isinstance(type_name, str) else None
+        if model is None:
+            message = f'{node.label} has the unknown type "{type_name}"'
+            self.problems.append(
+                node.problem("unknown-type", message, at="type", hint=self._other_type(node, str(type_name)))
+            )
+            return None
+        config, problems = validate(model, node, node.label, self.expansion)
+        self.problems += problems
+        return config
+
+    def _other_type(self, node: DraftNode, type_name: str) -> str:
+        kinds = [kind for kind in self.catalog.kinds(type_name) if kind != node.kind]
+        if kinds:
+            return f"{type_name} is a {kinds[0]}; move it to {kinds[0]}s:"
+        return suggestion(type_name, self.catalog.of(node.kind), "the types are")
+
+    def _check_output_names(self, node: DraftNode, config: TransformConfig) -> None:
+        for output in config.outputs:
+            if not re.match(NAME_PATTERN, output):
+                message = f'{node.label} has an output "{output}", which may not be called that'
+                hint = "begin with a letter and use letters, digits and _ only"
+                self.problems.append(node.problem("bad-name", message, at=f"outputs.{output}", hint=hint))
+
+    def wire(self) -> None:
+        """Resolve every input to a port, then look for circles."""
+        for name, node in self.nodes.items():
+            if node.kind != "source":
+                self.inputs[name] = self._ports(node)
+        self._cycles()
+
+    def _ports(self, node: DraftNode) -> list[Port]:
+        ports: list[Port] = []
+        written = self._written_inputs(node)
+        if written == []:
+            hint = "add input: NAME, or inputs: [NAME, …]"
+            self.problems.append(node.problem("missing-input", f"{node.label} has no input", hint=hint))
+        for text, at in written or []:
+            port = self._port(node, text, at)
+            if port in ports:
+                message = f'{node.label} reads "{port}" twice'
+                self.problems.append(
+                    node.problem("duplicate-input", message, at=at, hint="every row would come twice")
+                )
+            elif port:
+                ports.append(port)
+        return ports
+
+    def _written_inputs(self, node: DraftNode) -> list[tuple[str, str]] | None:
+        """Inputs with their fields; None where their types are wrong, which is reported already."""
+        config = self.configs.get(node.name)
+        fields: Mapping[str, Any] = node.fields
+        if isinstance(config, InputsConfig):
+            fields = {"input": config.input, "inputs": list(config.inputs)}
+        one, several = fields.get("input"), fields.get("inputs")
+        several = [several] if isinstance(several, str) else several or []
+        if isinstance(one, list):  # reported as a wrong type; still wired, so that no more is reported
+            one, several = None, one
+        if not isinstance(several, list | tuple) or not all(isinstance(item, str) for item in several):
+            return None
+        if one is not None and not isinstance(one, str):
+            return None
+        found = [(one, "input")] if one else []
+        return found + [(item, f"inputs.{index}") for index, item in enumerate(several)]
+
+    def _port(self, node: DraftNode, text: str, at: str) -> Port | None:
+        name, _, output = text.partition(".")
+        if name not in self.nodes or self.nodes[name].kind == "sink":
+            self._unknown_input(node, text, name, at)
+            return None
+        self.read.add(name)
+        config = self.configs.get(name)
+        if config is None:  # its own problems are reported; nothing is known of its outputs
+            return Port(name, output or None)
+        outputs = config.outputs if isinstance(config, TransformConfig) else ()
+        plain = not isinstance(config, TransformConfig) or config.has_main_output
+        if (output in outputs) if output else plain:
+            self.read.add(text)
+            return Port(name, output or None)
+        target = self.nodes[name].label
+        known = [f"{name}.{each}" for each in outputs]
+        if output:
+            message = f'{node.label} reads "{text}", but {target} has no such output'
+            hint = suggestion(text, known, "its outputs are") or f"write {name}"
+            self.read.add(did_you_mean(text, known) or "")
+        else:
+            message = f'{node.label} reads "{text}", but {target} has only named outputs'
+            hint = f"write one of {', '.join(known)}"
+            self.read.update(known)
+        self.problems.append(node.problem("unknown-output", message, at=at, hint=hint))
+        return None
+
+    def _unknown_input(self, node: DraftNode, text: str, name: str, at: str) -> None:
+        readable = [other.name for other in self.nodes.values() if other.kind != "sink"]
+        if name in self.nodes:
+            message = f'{node.label} reads "{text}", which is a sink'
+            hint = "nothing comes out of a sink; read what the sink reads"
+        else:
+            close = did_you_mean(name, [each for each in readable if each != node.name])
+            self.read.add(close or "")
+            message = f'{node.label} reads "{text}", which does not exist'
+            hint = suggestion(name, [close] if close else readable, "it can read")
+        self.problems.append(node.problem("unknown-input", message, at=at, hint=hint))
+
+    def _cycles(self) -> None:
+        """Report each circle once, at its first node in the file."""
+        reported: set[str] = set()
+        for name in self.inputs:
+            circle = self._circle(name)
+            if circle and not reported & set(circle):
+                reported.update(circle)
+                node = self.nodes[name]
+                way = " → ".join([*circle, name])
+                message = f"{node.label} reads what it feeds itself: {way}"
+                hint = "rows go from sources to sinks only"
+                self.problems.append(node.problem("cycle", message, at="input", hint=hint))
+
+    def _circle(self, start: str) -> list[str] | None:
+        """The nodes of a way from `start` along its readers back to itself."""
+        feeds: dict[str, list[str]] = {}
+        for name, ports in self.inputs.items():
+            for port in ports:
+                feeds.setdefault(port.node, []).append(name)
+        ways = [[start]]
+        seen = {start}
+        while ways:
+            way = ways.pop()
+            for reader in feeds.get(way[-1], []):
+                if reader == start:
+                    return way
+                if reader not in seen:
+                    seen.add(reader)
+                    ways.append([*way, reader])
+        return None
+
+    def reached(self) -> None:
+        """Everything but a sink must be read by somebody."""
+        for name, node in self.nodes.items():
+            if node.kind == "sink":
+                continue
+            if name not in self.read:
+                hint = f"name it as an input (input: {name}), or remove it"
+                self.problems.append(node.problem("unreachable", f"nothing reads {node.label}", hint=hint))
+                continue
+            config = self.configs.get(name)
+            for output in config.outputs if isinstance(config, TransformConfig) else ():
+                if f"{name}.{output}" not in self.read:
+                    message = f'nothing reads the output "{output}" of {node.label}'
+                    hint = "events that go only there count as dropped"
+                    self.warnings.append(
+                        node.problem("unused-output", message, at=f"outputs.{output}", hint=hint)
+                    )
+
+    def targets(self) -> None:
+        taken: dict[str, DraftNode] = {}
+        for name, config in self.configs.items():
+            target = config.target(self.draft.base) if isinstance(config, SinkConfig) else None
+            if target is None:
+                continue
+            node = self.nodes[name]
+            other = taken.setdefault(target, node)
+            if other is not node:
+                message = f"{node.label} writes to the same place as {other.label}"
+                hint = "give each its own, or make them one sink with several inputs"
+                self.problems.append(node.problem("same-target", message, hint=hint))
+
+    def ordered(self) -> dict[str, Node]:
+        """The nodes, each after those it reads, else in the order of the file."""
+        done: dict[str, Node] = {}
+        waiting = list(self.nodes)
+        while waiting:
+            name = next(
+                each for each in waiting if all(port.node in done for port in self.inputs.get(each, []))
+            )
+            waiting.remove(name)
+            node = self.nodes[name]
+            ports = tuple(self.inputs.get(name, []))
+            done[name] = Node(
+                name, node.kind, self.configs[name], ports, node.line, dict(node.field_lines), node.file
+            )
+        return done

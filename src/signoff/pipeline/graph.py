@@ -1,0 +1,127 @@
+"""The checked pipeline: what the engine compiles, the CLI draws, and the ledger names stages after.
+
+Invariants of a Graph: every input names a node that exists and comes earlier in `nodes`, every
+transform and source is read by somebody, node names are unique over all kinds, and each config has
+been validated. A Graph pickles, and its `repr` shows no secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from signoff.errors import Problem
+from signoff.pipeline.model import Kind, NodeConfig, Settings, SourceConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """Where rows come from: a node, or one named output of a `route`."""
+
+    node: str
+    output: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.node}.{self.output}" if self.output else self.node
+
+
+@dataclass(frozen=True)
+class Node:
+    """One source, transform or sink, with its place in the file."""
+
+    name: str
+    kind: Kind
+    config: NodeConfig
+    inputs: tuple[Port, ...] = ()
+    line: int = 0
+    field_lines: Mapping[str, int] = field(default_factory=dict, repr=False)
+    """Line of each field the user wrote; nested ones as `retry.attempts`, `inputs.0`."""
+    file: str = ""
+
+    @property
+    def label(self) -> str:
+        """How messages call it: `sink "warehouse"`."""
+        return f'{self.kind} "{self.name}"'
+
+    def line_of(self, path: str = "") -> int:
+        """Line of a field, or of what encloses it where the field is not in the file."""
+        while path and path not in self.field_lines:
+            path = path.rpartition(".")[0]
+        return self.field_lines.get(path, self.line)
+
+    def problem(self, code: str, message: str, *, at: str = "", hint: str = "") -> Problem:
+        """A problem with this node, placed at its field `at`."""
+        return Problem(code, f"{self.label} {message}", hint, self.file, self.line_of(at))
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The whole pipeline."""
+
+    settings: Settings
+    file: str
+    """The pipeline file as the user named it; for messages."""
+    base: Path
+    """Directory relative paths start at."""
+    nodes: Mapping[str, Node]
+    """By name, each after the nodes it reads."""
+    warnings: tuple[Problem, ...] = ()
+    """What is not wrong but probably not meant either."""
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def sources(self) -> dict[str, Node]:
+        return self._of("source")
+
+    @property
+    def transforms(self) -> dict[str, Node]:
+        return self._of("transform")
+
+    @property
+    def sinks(self) -> dict[str, Node]:
+        return self._of("sink")
+
+    @property
+    def state(self) -> Path:
+        """Directory of log, ledger, checkpoints and dead letters."""
+        return (self.base / self.settings.state).resolve()
+
+    def readers(self, name: str) -> list[Node]:
+        """The nodes that name this one as an input."""
+        return [node for node in self.nodes.values() if any(port.node == name for port in node.inputs)]
+
+    def downstream(self, name: str) -> set[str]:
+        """Every node that rows of this one can reach, without itself."""
+        found: set[str] = set()
+        for node in self.nodes.values():  # topological order: one pass is enough
+            if any(port.node == name or port.node in found for port in node.inputs):
+                found.add(node.name)
+        return found
+
+    def upstream(self, name: str) -> set[str]:
+        """Every node whose rows can reach this one, without itself."""
+        found = {port.node for port in self.nodes[name].inputs}
+        for node in reversed(list(self.nodes.values())):
+            if node.name in found:
+                found.update(port.node for port in node.inputs)
+        return found
+
+    def upstream_sources(self, name: str) -> set[str]:
+        """The sources whose events reach this node; of a source, itself."""
+        if self.nodes[name].kind == "source":
+            return {name}
+        return {node for node in self.upstream(name) if self.nodes[node].kind == "source"}
+
+    def acknowledges(self, source: str) -> bool:
+        """Whether this source is told only after settlement."""
+        config = self.nodes[source].config
+        assert isinstance(config, SourceConfig)
+        wanted = config.acknowledgements
+        return config.can_acknowledge and (self.settings.acknowledgements if wanted is None else wanted)
+
+    def _of(self, kind: Kind) -> dict[str, Node]:
+        return {name: node for name, node in self.nodes.items() if node.kind == kind}

@@ -1,0 +1,178 @@
+"""A pipeline file to a checked graph. YAML is read; a `.py` file is run and its `Pipeline` taken.
+
+Invariant: whatever is wrong with the file, `load` raises PipelineError with every problem it could
+find, and nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from signoff.errors import PipelineError, Problem
+from signoff.pipeline.check import check
+from signoff.pipeline.draft import Draft, DraftNode
+from signoff.pipeline.graph import Graph
+from signoff.pipeline.model import KINDS, Catalog, Settings
+from signoff.pipeline.problems import did_you_mean, suggestion
+from signoff.pipeline.secrets import redact
+from signoff.pipeline.syntax import BadYaml, Document, Place, parse
+
+SECTIONS = {f"{kind}s": kind for kind in KINDS}
+
+
+def load(path: Path | str, catalog: Catalog, environ: Mapping[str, str] = os.environ) -> Graph:
+    """The checked graph of a pipeline file; raises PipelineError with all problems."""
+    path = Path(path)
+    if path.suffix == ".py":
+        return _load_python(path, catalog, environ)
+    return check(draft_of_yaml(_text(path), str(path), path.parent.resolve()), catalog, environ)
+
+
+def draft_of_yaml(text: str, file: str, base: Path) -> Draft:
+    """What stands in a YAML text; raises PipelineError when it is not YAML."""
+    try:
+        document = parse(text)
+    except BadYaml as error:
+        raise PipelineError([error.problem(file)]) from None
+    if not isinstance(document.value, dict):
+        got = "is empty" if document.value is None else "is not a mapping"
+        problem = Problem("bad-yaml", f"the file {got}", "it needs name:, sources: and sinks:", file, 1)
+        raise PipelineError([problem])
+    return _Splitter(document, Draft(file, base)).split()
+
+
+class _Splitter:
+    """Takes a document apart into settings and nodes."""
+
+    def __init__(self, document: Document, draft: Draft) -> None:
+        self._document = document
+        self._draft = draft
+
+    def split(self) -> Draft:
+        draft, value = self._draft, self._document.value
+        known = [*Settings.model_fields, *SECTIONS]
+        for key in value:
+            if key not in known and not key.startswith("x-"):
+                hint = suggestion(key, known, "its fields are")
+                self._problem("unknown-field", f'the pipeline has no field "{key}"', (key,), hint)
+        draft.settings = {key: part for key, part in value.items() if key in Settings.model_fields}
+        draft.settings_lines = self._lines_below(())
+        for section in SECTIONS:
+            self._section(section, value.get(section))
+        self._repeated()
+        return draft
+
+    def _section(self, section: str, nodes: Any) -> None:
+        if nodes is None:
+            return
+        if not isinstance(nodes, dict):
+            message = f'the field "{section}" must be a mapping from names to nodes'
+            self._problem("wrong-type", message, (section,), "write NAME: and its fields below it, indented")
+            return
+        kind = SECTIONS[section]
+        for name, fields in nodes.items():
+            place: Place = (section, name)
+            if not isinstance(fields, dict):
+                message = f'{kind} "{name}" must be a mapping of fields'
+                self._problem("wrong-type", message, place, "write its fields below it, indented")
+                continue
+            line = self._document.lines.get(place, 0)
+            node = DraftNode(kind, name, fields, line, self._lines_below(place), self._draft.file)
+            self._draft.nodes.append(node)
+
+    def _repeated(self) -> None:
+        for again in self._document.repeated:
+            *above, key = again.place
+            first = f"; the first is in line {again.first_line}"
+            if len(above) == 1 and above[0] in SECTIONS:
+                kind = SECTIONS[str(above[0])]
+                text = f'{kind} "{key}" is there twice{first}'
+                problem = Problem("duplicate-name", text, "rename one of them", self._draft.file, again.line)
+            else:
+                owner = "the pipeline"
+                if len(above) > 1 and above[0] in SECTIONS:
+                    owner = f'{SECTIONS[str(above[0])]} "{above[1]}"'
+                field = ".".join(str(step) for step in again.place[len(above[:2]) if above else 0 :])
+                text = f'{owner} has the field "{field}" twice{first}'
+                problem = Problem("duplicate-field", text, "", self._draft.file, again.line)
+            self._draft.problems.append(problem)
+
+    def _lines_below(self, place: Place) -> dict[str, int]:
+        depth = len(place)
+        return {
+            ".".join(str(step) for step in below[depth:]): line
+            for below, line in self._document.lines.items()
+            if len(below) > depth and below[:depth] == place
+        }
+
+    def _problem(self, code: str, message: str, place: Place, hint: str = "") -> None:
+        line = self._document.lines.get(place, 0)
+        self._draft.problems.append(Problem(code, message, hint, self._draft.file, line))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise _failed("bad-yaml", "the file is not UTF-8 text", "save it as UTF-8", path, line) from None
+    except FileNotFoundError:
+        there = [each.name for each in path.parent.glob("*.*")] if path.parent.is_dir() else []
+        close = did_you_mean(path.name, [name for name in there if name.endswith((".yaml", ".yml", ".py"))])
+        hint = f'did you mean "{close}"?' if close else "signoff new DIR writes a starter project"
+        raise _failed("no-file", "no such file", hint, path) from None
+    except OSError as error:
+        raise _failed("no-file", f"the file cannot be read: {error.strerror}", "", path) from None
+
+
+def _failed(code: str, message: str, hint: str, path: Path, line: int = 0) -> PipelineError:
+    return PipelineError([Problem(code, message, hint, str(path), line)])
+
+
+def _load_python(path: Path, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
+    from signoff.pipeline.builder import Pipeline
+
+    _text(path)
+    module = _run(path)
+    found = {id(value): value for value in vars(module).values() if isinstance(value, Pipeline)}
+    if len(found) != 1:
+        message = f"the file holds {len(found) or 'no'} Pipeline object{'s' if len(found) != 1 else ''}"
+        raise _failed("bad-python", message, "keep exactly one at its top level", path)
+    (pipeline,) = found.values()
+    return check(pipeline.draft(file=path), catalog, environ)
+
+
+def _run(path: Path) -> ModuleType:
+    """Run the file as a module of its own.
+
+    It does not stay in `sys.modules`: functions of a module that executors cannot import must be
+    pickled by value, and cloudpickle does that for modules it does not find there.
+    """
+    directory = str(path.parent.resolve())
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    name = f"signoff_pipeline_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except PipelineError:
+        raise
+    except (Exception, SystemExit) as error:  # a user's file may raise anything
+        frames = reversed(traceback.extract_tb(error.__traceback__))
+        lines = (frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve())
+        line = error.lineno if isinstance(error, SyntaxError) else next(lines, None)
+        message = redact(f"{type(error).__name__}: {error}")
+        raise _failed("bad-python", message, "", path, line or 0) from error
+    finally:
+        sys.modules.pop(name, None)
+    return module

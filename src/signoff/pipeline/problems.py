@@ -1,0 +1,187 @@
+"""The kinds of problems a pipeline can have: one table, of which `docs/errors.md` is made.
+
+Invariant: a code, once released, keeps its meaning. `signoff.engine.check` adds those that only
+Spark's analyser can find; they stand in the same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What one kind of problem means and what to do about it."""
+
+    meaning: str
+    remedy: str
+    example: str
+
+
+CODES: dict[str, Code] = {
+    "no-file": Code(
+        "The pipeline file cannot be read.",
+        "Check the path. `signoff new DIR` writes a starter project.",
+        'alarms.yml [no-file] no such file; did you mean "alarms.yaml"?',
+    ),
+    "bad-yaml": Code(
+        "The file is not YAML, or not a mapping of fields. Nothing else could be checked.",
+        "The line is where reading stopped; the cause is often one line earlier. Indent with spaces.",
+        "alarms.yaml:7 [bad-yaml] a tab stands where only spaces may; indent with spaces",
+    ),
+    "bad-python": Code(
+        "A pipeline written in Python raised an error, or does not hold exactly one `Pipeline`.",
+        "Run the file with Python; keep one `Pipeline` object at its top level.",
+        "alarms.py:12 [bad-python] NameError: name 'parsd' is not defined",
+    ),
+    "missing-field": Code(
+        "A field that has no default is not there.",
+        "Add it. `signoff describe TYPE` shows what it means.",
+        'alarms.yaml:21 [missing-field] sink "table" needs the field "table"',
+    ),
+    "unknown-field": Code(
+        "A field is not known at this place. It is never ignored, since it was meant to do something.",
+        "Correct its name, or its indentation. `signoff describe TYPE` lists the fields.",
+        'alarms.yaml:9 [unknown-field] sink "warehouse" has no field "tabel"; did you mean "table"?',
+    ),
+    "duplicate-field": Code(
+        "A field is written twice in one place; YAML would silently keep the last.",
+        "Remove one of them.",
+        'alarms.yaml:14 [duplicate-field] sink "table" has the field "path" twice; the first is in line 12',
+    ),
+    "wrong-type": Code(
+        "A value is of another type than the field.",
+        "Write a value of the type the message names; quote a text that looks like a number.",
+        'alarms.yaml:23 [wrong-type] sink "table" field "retry.attempts" must be a valid integer, not "five"',
+    ),
+    "bad-value": Code(
+        "A value has the right type but may not be used: out of range, not one of the choices, or "
+        "refused by the type's own check.",
+        "The message names what is allowed.",
+        "alarms.yaml:8 [bad-value] source \"incoming\" field \"on_acknowledge\" must be 'keep', 'move' or "
+        "'delete', not \"archive\"",
+    ),
+    "bad-name": Code(
+        "A name of a node, or of an output of a `route`, holds other characters than letters, digits and _.",
+        "Names appear in event ids and file names: begin with a letter and use letters, digits and _ only.",
+        'alarms.yaml:5 [bad-name] source "base-stations" may not be called that; use letters, digits and _',
+    ),
+    "duplicate-name": Code(
+        "Two nodes have the same name. Sources, transforms and sinks share one set of names.",
+        "Rename one of them.",
+        'alarms.yaml:19 [duplicate-name] sink "parsed" has the name of a transform in line 9',
+    ),
+    "unknown-type": Code(
+        "There is no such type of source, transform or sink.",
+        "`signoff describe` lists the types.",
+        'alarms.yaml:18 [unknown-type] sink "table" has the unknown type "sqllite"; did you mean "sqlite"?',
+    ),
+    "missing-source": Code(
+        "The pipeline has no source.", "Add one under `sources`.", "alarms.yaml [missing-source] …"
+    ),
+    "missing-sink": Code(
+        "The pipeline has no sink, so no event could ever be delivered.",
+        "Add one under `sinks`.",
+        "alarms.yaml [missing-sink] …",
+    ),
+    "missing-input": Code(
+        "A transform or sink names no input.",
+        "Add `input: NAME` or `inputs: [NAME, …]`.",
+        'alarms.yaml:16 [missing-input] sink "archive" has no input; add input: NAME',
+    ),
+    "unknown-input": Code(
+        "An input names no source or transform, or names a sink.",
+        "Correct the name; for one output of a `route` write `NAME.OUTPUT`.",
+        'alarms.yaml:17 [unknown-input] sink "archive" reads "parsd", which does not exist; '
+        'did you mean "parsed"?',
+    ),
+    "unknown-output": Code(
+        "An input names an output that its node does not have, or names a `route` without an output.",
+        "Write `NAME.OUTPUT` with one of the outputs of the `route`.",
+        'alarms.yaml:17 [unknown-output] sink "archive" reads "kinds.hihg", but transform "kinds" has no '
+        'such output; did you mean "kinds.high"?',
+    ),
+    "duplicate-input": Code(
+        "The same input is named twice, which would deliver every row twice.",
+        "Remove one of them.",
+        'alarms.yaml:17 [duplicate-input] sink "archive" reads "parsed" twice',
+    ),
+    "cycle": Code(
+        "Transforms feed each other in a circle.",
+        "Break the circle: rows go from sources to sinks only.",
+        'alarms.yaml:9 [cycle] transform "a" reads what it feeds itself: a → b → a',
+    ),
+    "unreachable": Code(
+        "Nothing reads a source or transform: its rows would be computed and thrown away.",
+        "Name it as an input somewhere, or remove it.",
+        'alarms.yaml:12 [unreachable] nothing reads transform "failed_equipment"',
+    ),
+    "unused-output": Code(
+        "A warning: no node reads an output of a `route`; events that go only there are counted `dropped`.",
+        "Read it, or leave it as it is when dropping is what you want.",
+        'alarms.yaml:12 [unused-output] nothing reads the output "low" of transform "kinds"',
+    ),
+    "same-target": Code(
+        "Two sinks write to the same place and would overwrite each other's rows.",
+        "Give each its own path or table, or make them one sink with several `inputs`.",
+        'alarms.yaml:30 [same-target] sink "b" writes to the same place as sink "a"',
+    ),
+    "cannot-acknowledge": Code(
+        "`acknowledgements: true` is set for a source that cannot be told anything.",
+        "Remove the field; such a source takes part without.",
+        'alarms.yaml:5 [cannot-acknowledge] source "lines" (stdin) cannot be acknowledged',
+    ),
+    "secret-not-set": Code(
+        "A `${NAME}` is not set in the environment, or the file of a `${file:PATH}` cannot be read.",
+        "Set it, or give a default: `${NAME:-default}`. A plain `${` is written `$${`.",
+        'alarms.yaml:22 [secret-not-set] sink "table" field "url": the variable DB_PASSWORD is not set',
+    ),
+    "bad-expression": Code(
+        "Spark's analyser does not accept a SQL expression or a schema: a syntax error, an unknown "
+        "column, a type that does not fit.",
+        "The message is Spark's; it names the columns there are.",
+        'alarms.yaml:15 [bad-expression] transform "failed_equipment" field "where": no column "alarmld"',
+    ),
+    "bad-function": Code(
+        "The function of a `python` transform cannot be imported or called, or returns no DataFrame.",
+        "Write `function: module:name`; the module is searched next to the pipeline file first.",
+        'alarms.yaml:15 [bad-function] transform "enriched" field "function": no module named "enrch"',
+    ),
+    "origin-lost": Code(
+        "A transform returns rows without the columns that say which event they stand for, so the "
+        "source could never be told what became of it.",
+        "Keep the columns that begin with `_signoff`: use `withColumn` or `select('*', …)`.",
+        'alarms.yaml:15 [origin-lost] transform "totals" loses the origin of its rows',
+    ),
+}
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant."""
+    by_lower = {each.lower(): each for each in known}
+    close = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[close[0]] if close else None
+
+
+def suggestion(word: str, known: Iterable[str], listing: str) -> str:
+    """A hint: the word that was probably meant, else all there are."""
+    words = list(known)
+    close = did_you_mean(word, words)
+    if close:
+        return f'did you mean "{close}"?'
+    return f"{listing}: {', '.join(words)}" if words else ""
+
+
+def errors_markdown() -> str:
+    """The text of `docs/errors.md`."""
+    parts = [
+        "# What can be wrong with a pipeline\n",
+        "`signoff check FILE` reports every problem of a file in one run, one a line: the file and line, "
+        "the code, what is wrong, and what to do. This page lists the codes. It is made by "
+        "`signoff describe --errors --markdown`.\n",
+    ]
+    for code, entry in CODES.items():
+        parts.append(f"## {code}\n\n{entry.meaning}\n\n{entry.remedy}\n\n```\n{entry.example}\n```\n")
+    return "\n".join(parts)

@@ -1,0 +1,230 @@
+"""References to secrets in a pipeline file, and keeping their values out of every text we write.
+
+In any string of a pipeline: `${NAME}` is an environment variable, `${NAME:-text}` the same with a
+default for unset or empty, `${file:/run/secrets/x}` the content of a file (without the newline at
+its end), `$$` a plain dollar sign.
+
+Invariants: a value that came from a file, from a variable whose name says so (…PASSWORD…, …TOKEN…),
+or into a field that is declared secret, is registered before anything can fail with it, and
+`redact` masks every registered value. Passwords in URLs are masked by their place, registered or not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+from urllib.parse import quote, unquote
+
+from pydantic import BaseModel, GetCoreSchemaHandler, SecretBytes, SecretStr
+from pydantic_core import CoreSchema, core_schema
+
+MASK = "***"
+SHORTEST = 4
+"""Values shorter than this are not registered: masking every "a" would make all output unreadable."""
+
+_REFERENCE = re.compile(
+    r"\$\$|\$\{(?:file:(?P<file>[^}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?)\}|(?P<bad>\$\{)"
+)
+_TELLING_NAME = re.compile(r"PASS|PWD|SECRET|TOKEN|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
+_BY_PLACE: tuple[tuple[re.Pattern[str], str], ...] = (
+    # The last @ before a slash ends the password: unescaped @ in passwords is common.
+    (re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s/:@\"']*):[^\s/\"']*@"), rf"\1:{MASK}@"),
+    # Without a colon the user of an HTTP address is a token more often than a name.
+    (re.compile(r"(https?://)(?!\*)[^\s/:@\"']+@", re.IGNORECASE), rf"\1{MASK}@"),
+    (
+        re.compile(
+            r"([?&](?:[\w-]*(?:password|passwd|pwd|token|secret|signature|api_?key)|key|sig)=)[^&\s\"'#]+",
+            re.IGNORECASE,
+        ),
+        rf"\1{MASK}",
+    ),
+    (re.compile(r"(\b\w*password\s*=\s*)(?:'[^']*'|[^\s'\"&;,)]+)", re.IGNORECASE), rf"\1{MASK}"),
+    (re.compile(r"(\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{MASK}"),
+)
+
+_lock = threading.Lock()
+_registered: set[str] = set()
+_longest_first: tuple[str, ...] = ()
+
+
+def register_secret(value: str) -> None:
+    """Have `redact` mask this value from now on, in this process; also as part of a URL or of JSON."""
+    global _longest_first
+    forms = {value, value.strip(), quote(value, safe=""), json.dumps(value)[1:-1]}
+    forms = {form for form in forms if len(form) >= SHORTEST}
+    if forms <= _registered:
+        return
+    with _lock:
+        _registered.update(forms)
+        _longest_first = tuple(sorted(_registered, key=len, reverse=True))
+
+
+def redact(text: str) -> str:
+    """The text without secrets: every place that shows a user or a file something calls this."""
+    for pattern, replacement in _BY_PLACE:
+        text = pattern.sub(replacement, text)
+    for value in _longest_first:
+        if value in text:
+            text = text.replace(value, MASK)
+    return text
+
+
+class SecretUrl:
+    """An address that may hold a password: masked wherever it is shown; `get` gives it whole."""
+
+    __slots__ = ("_url",)
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        for password in _passwords(url):
+            register_secret(password)
+
+    def get(self) -> str:
+        return self._url
+
+    def __str__(self) -> str:
+        return redact(self._url)
+
+    def __repr__(self) -> str:
+        return f"SecretUrl({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SecretUrl) and other._url == self._url
+
+    def __hash__(self) -> int:
+        return hash(self._url)
+
+    def __reduce__(self) -> tuple[type[SecretUrl], tuple[str]]:
+        return SecretUrl, (self._url,)  # through __init__: the other process must mask it as well
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from_text = core_schema.no_info_after_validator_function(cls, core_schema.str_schema(min_length=1))
+        return core_schema.json_or_python_schema(
+            json_schema=from_text,
+            python_schema=core_schema.union_schema([core_schema.is_instance_schema(cls), from_text]),
+            serialization=core_schema.plain_serializer_function_ser_schema(str, when_used="json"),
+        )
+
+
+def _passwords(url: str) -> list[str]:
+    authority = url.partition("://")[2]
+    user_info = authority.rpartition("@")[0]
+    password = user_info.partition(":")[2] or (user_info if url.lower().startswith("http") else "")
+    return [password, unquote(password)] if password else []
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """One `${…}` that was expanded: what stood there and what came out."""
+
+    text: str
+    value: str
+
+
+class Expansion:
+    """Expands the references in the strings of one file, and remembers what it put where."""
+
+    def __init__(self, environ: Mapping[str, str], base: Path) -> None:
+        self._environ = environ
+        self._base = base
+        self.references: list[Reference] = []
+
+    def expand(self, text: str, *, secret: bool, fail: Callable[[str, str], None]) -> str:
+        """The text with its references replaced; `fail(message, hint)` is told what cannot be."""
+
+        def replace(match: re.Match[str]) -> str:
+            if match[0] == "$$":
+                return "$"
+            value = self._value(match, fail)
+            if value is None:
+                return ""
+            if secret or match["file"] or _TELLING_NAME.search(match["name"] or ""):
+                register_secret(value)
+            if value != match["default"]:  # a default stands in the file for all to read
+                self.references.append(Reference(match[0], value))
+            return value
+
+        return _REFERENCE.sub(replace, text) if "$" in text else text
+
+    def _value(self, match: re.Match[str], fail: Callable[[str, str], None]) -> str | None:
+        if match["bad"]:
+            fail(
+                'a "${" is not followed by a reference',
+                "write ${NAME}, ${NAME:-default} or ${file:PATH}, or $${ for a plain ${",
+            )
+            return None
+        if match["file"]:
+            try:
+                return (self._base / match["file"]).read_text(encoding="utf-8").rstrip("\r\n")
+            except (OSError, UnicodeDecodeError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+                fail(f"{match[0]} cannot be read: {reason}", "create the file or correct its path")
+                return None
+        value = self._environ.get(match["name"])
+        if match["default"] is not None:
+            return value or str(match["default"])
+        if value is None:
+            name = match["name"]
+            fail(f"the variable {name} is not set", f"set it, or give a default: ${{{name}:-…}}")
+        return value
+
+    def conceal(self, text: str) -> str:
+        """The text with expanded values replaced by the references they came from."""
+        for reference in sorted(self.references, key=lambda one: len(one.value), reverse=True):
+            if len(reference.value) >= SHORTEST:
+                text = text.replace(reference.value, reference.text)
+        return redact(text)
+
+
+def holds_secret(annotation: object) -> bool:
+    """Whether a field of this type holds a secret, itself or in a container."""
+    if annotation in (SecretStr, SecretBytes, SecretUrl):
+        return True
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return any(holds_secret(field.annotation) for field in annotation.model_fields.values())
+    return any(holds_secret(argument) for argument in get_args(annotation))
+
+
+def register_secrets_of(value: object) -> None:
+    """Register every secret a validated model holds."""
+    if isinstance(value, SecretStr):
+        register_secret(value.get_secret_value())
+    elif isinstance(value, BaseModel):
+        for part in value.__dict__.values():
+            register_secrets_of(part)
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            register_secrets_of(part)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for part in value:
+            register_secrets_of(part)
+
+
+def reveal(value: object) -> Any:
+    """A config as plain JSON values *with* its secrets, for a pipe to a process of our own only.
+
+    `Model.model_validate(reveal(config))` gives the config back. `model_dump_json` masks instead.
+    """
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields
+        return {fields[name].alias or name: reveal(getattr(value, name)) for name in value.model_fields_set}
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, SecretUrl):
+        return value.get()
+    if isinstance(value, Mapping):
+        return {str(key): reveal(part) for key, part in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [reveal(part) for part in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"a {type(value).__name__} cannot be sent to another process as JSON")

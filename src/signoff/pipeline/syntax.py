@@ -1,0 +1,168 @@
+"""YAML text to plain values, with the line of each.
+
+Values are read as YAML 1.2 has them: `no`, `on` and `12:30` are texts, not a boolean and not a
+number of seconds. Nothing but plain values is ever built. A key written twice is a problem, not an
+overwritten value. Anchors and `<<` work; a text that explodes through them is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import yaml
+
+from signoff.errors import Problem
+
+Place = tuple[str | int, ...]
+"""Where a value stands: keys and list positions from the top."""
+
+MOST_VALUES = 100_000
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A key that was written a second time."""
+
+    place: Place
+    line: int
+    first_line: int
+
+
+@dataclass
+class Document:
+    """The values of one file, and the line of each."""
+
+    value: Any = None
+    lines: dict[Place, int] = field(default_factory=dict)
+    repeated: list[Repeated] = field(default_factory=list)
+
+
+class BadYaml(Exception):
+    """The text cannot be read."""
+
+    def __init__(self, message: str, hint: str = "", line: int = 0) -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.line = line
+
+    def problem(self, file: str) -> Problem:
+        return Problem("bad-yaml", str(self), self.hint, file, self.line)
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML with the scalars of YAML 1.2."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+
+
+for _tag, _pattern, _first in (
+    ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
+    ("int", r"^[-+]?(?:0|[1-9][0-9]*)$", "-+0123456789"),
+    ("float", r"^[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+)$", "-+.0123456789"),
+    ("null", r"^(?:~|null|Null|NULL|)$", "~nN\0"),
+    ("merge", r"^<<$", "<"),
+):
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), ["" if c == "\0" else c for c in _first]
+    )
+
+
+def _construct_float(_loader: _Loader, node: yaml.ScalarNode) -> float:
+    return float(node.value)  # PyYAML's own cannot read 1e3
+
+
+_Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
+
+
+def parse(text: str) -> Document:
+    """Read one YAML document; raises BadYaml."""
+    loader = _Loader(text)
+    try:
+        root = loader.get_single_node()
+        reader = _Reader(loader)
+        if root is not None:
+            reader.document.value = reader.read(root, ())
+        return reader.document
+    except yaml.MarkedYAMLError as error:
+        raise _explained(error) from None
+    except yaml.YAMLError as error:
+        raise BadYaml(str(error).splitlines()[0]) from None
+    except RecursionError:
+        raise BadYaml("the file is nested too deeply") from None
+    finally:
+        loader.dispose()
+
+
+class _Reader:
+    def __init__(self, loader: _Loader) -> None:
+        self._loader = loader
+        self._open: set[int] = set()
+        self._count = 0
+        self.document = Document()
+
+    def read(self, node: yaml.Node, place: Place) -> Any:
+        self._count += 1
+        line = node.start_mark.line + 1
+        if self._count > MOST_VALUES:
+            raise BadYaml("the file holds too many values", "it repeats its anchors without end", line)
+        if id(node) in self._open:
+            raise BadYaml("an anchor contains itself", line=line)
+        self.document.lines.setdefault(place, line)
+        if isinstance(node, yaml.ScalarNode):
+            return self._loader.construct_object(node)
+        self._open.add(id(node))
+        try:
+            if isinstance(node, yaml.SequenceNode):
+                return [self.read(item, (*place, index)) for index, item in enumerate(node.value)]
+            assert isinstance(node, yaml.MappingNode)
+            return self._mapping(node, place)
+        finally:
+            self._open.discard(id(node))
+
+    def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise BadYaml("a key must be a plain text", line=line)
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                merged = {**self._merged(value_node, place, line), **merged}
+                continue
+            key = str(key_node.value)
+            here = (*place, key)
+            if key in values:
+                self.document.repeated.append(Repeated(here, line, self.document.lines[here]))
+                continue
+            self.document.lines[here] = line
+            values[key] = self.read(value_node, here)
+        return {**{key: part for key, part in merged.items() if key not in values}, **values}
+
+    def _merged(self, node: yaml.Node, place: Place, line: int) -> dict[str, Any]:
+        parts = self.read(node, (*place, "<<"))
+        merged: dict[str, Any] = {}
+        for part in parts if isinstance(parts, list) else [parts]:
+            if not isinstance(part, Mapping):
+                raise BadYaml("<< must name a mapping", line=line)
+            merged = {**part, **merged}
+        return merged
+
+
+def _explained(error: yaml.MarkedYAMLError) -> BadYaml:
+    mark = error.problem_mark or error.context_mark
+    line = mark.line + 1 if mark else 0
+    message = " ".join(part for part in (error.context, error.problem) if part)
+    if "'\\t'" in message:
+        return BadYaml("a tab stands where only spaces may", "indent with spaces", line)
+    if "expected a single document" in message:
+        return BadYaml("the file holds more than one document", 'remove the line "---"', line)
+    if "could not determine a constructor" in message:
+        return BadYaml("a tag such as !name cannot be used here", "write plain values", line)
+    if "mapping values are not allowed" in message:
+        return BadYaml(
+            'a ": " stands inside a value, or the indentation is off', "quote a text that holds a colon", line
+        )
+    return BadYaml(f"this is not YAML: {message}", line=line)
