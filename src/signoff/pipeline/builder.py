@@ -118,7 +118,7 @@ class Pipeline:
         place = _caller()
 
         def decorate(function: F) -> F:
-            own = name or getattr(function, "__name__", "")
+            own = name or str(getattr(function, "__name__", ""))
             self._decorated[id(function)] = own
             self._add("transform", own, function, {**wiring, **fields}, place)
             return function

@@ -55,7 +55,8 @@ class BadYaml(Exception):
 class _Loader(yaml.SafeLoader):
     """PyYAML with the scalars of YAML 1.2."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+    # PyYAML declares it for instances, but reads and fills it in the class.
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}  # type: ignore[misc]
 
 
 for _tag, _pattern, _first in (

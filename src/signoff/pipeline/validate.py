@@ -105,9 +105,8 @@ def _translate(
         path = _path(detail, node.fields)
         grouped.setdefault((path, detail["type"] if detail["type"] == "missing" else ""), []).append(detail)
     problems = []
-    meant = {
-        _meant(path, model) for path, kind in grouped if grouped[path, kind][0]["type"] == "extra_forbidden"
-    }
+    unknown = [path for (path, _), group in grouped.items() if group[0]["type"] == "extra_forbidden"]
+    meant = {_meant(path, model) for path in unknown}
     for (path, kind), group in grouped.items():
         if kind == "missing" and path in meant:
             continue  # it is there, misspelt, and reported as unknown
