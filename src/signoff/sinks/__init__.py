@@ -1,0 +1,13 @@
+"""Places that sign for events. One module per sink; `contract` says what a sink is."""
+
+from __future__ import annotations
+
+from signoff.pipeline.model import SinkConfig
+from signoff.sinks.files import FilesSinkConfig
+from signoff.sinks.sqlite import SqliteSinkConfig
+
+TYPES: dict[str, type[SinkConfig]] = {
+    "files": FilesSinkConfig,
+    "sqlite": SqliteSinkConfig,
+}
+"""Every sink type by the name it has in a pipeline."""

@@ -31,11 +31,15 @@ class BatchRef:
     source: str
     start: int
     end: int
+    replay: int = 0
+    """0 for the batch itself. Rows of it that are delivered on their own later (a replayed dead
+    letter) have another number, so that they do not take the place of the batch at an atomic sink."""
 
     @property
     def key(self) -> str:
         """A file-system-safe name that sorts in the order of the log."""
-        return f"{self.source}-{self.start:012d}-{self.end:012d}"
+        name = f"{self.source}-{self.start:012d}-{self.end:012d}"
+        return f"{name}-replay{self.replay}" if self.replay else name
 
 
 @dataclass(frozen=True, slots=True)

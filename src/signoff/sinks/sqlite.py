@@ -1,0 +1,257 @@
+"""Sink `sqlite`: rows upserted into a table, keyed by `event_id`.
+
+Invariants: `write` returns after the commit is on disk (WAL, synchronous=FULL); the same row written
+again replaces itself; a row that breaks a constraint is refused alone. Several tasks may write to
+one file: each write is one immediate transaction, and waits for the others up to `busy_ms`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from pydantic import Field
+
+from signoff.errors import PermanentError, SinkError, TransientError
+from signoff.pipeline.model import SinkConfig
+from signoff.sinks.contract import EVENT_ID, Part, Refusal, Sink, Writer
+from signoff.sinks.jsontext import iso_time, json_values
+from signoff.sinks.refusal import RowsRejected, brief, fit, isolate
+
+_ROW_ERRORS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
+_NO_RETRY_HELPS = (
+    sqlite3.SQLITE_ERROR,  # no such table or column, a trigger that does not compile
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_AUTH,
+)
+
+
+class SqliteSinkConfig(SinkConfig):
+    """A table in a SQLite database, one row per event."""
+
+    summary: ClassVar[str] = "A table in a SQLite file; rows are upserted by event_id."
+
+    type: Literal["sqlite"] = "sqlite"
+    path: str
+    """Database file, relative to the pipeline file; created if missing."""
+    table: str = Field(min_length=1)
+    """Table the rows go to. It needs a PRIMARY KEY or UNIQUE constraint on `event_id`."""
+    create_table: bool = True
+    """Create the table if it is missing, and add columns it lacks."""
+    busy_ms: int = Field(default=5_000, ge=0)
+    """How long a write waits for another one to finish before it counts as failed."""
+
+    def build(self, base: Path) -> SqliteSink:
+        return SqliteSink(base / self.path, self.table, self.create_table, self.busy_ms)
+
+
+class SqliteSink(Sink):
+    def __init__(self, path: Path, table: str, create_table: bool = True, busy_ms: int = 5_000) -> None:
+        self.path = path
+        self.table = table
+        self.create_table = create_table
+        self.busy_ms = busy_ms
+
+    def prepare(self) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PermanentError(f"cannot create directory {self.path.parent}: {error.strerror}") from error
+        try:
+            connection = self.connect()
+            try:
+                known = _columns(connection, self.table)
+                self._refuse_unusable_table(connection, known)
+            finally:
+                connection.close()
+        except sqlite3.Error as error:
+            raise self.failure(error) from error
+
+    def open(self, part: Part) -> Writer:
+        return _SqliteWriter(self)
+
+    def connect(self) -> sqlite3.Connection:
+        """A connection in autocommit mode: transactions are begun by hand."""
+        connection = sqlite3.connect(
+            self.path, timeout=self.busy_ms / 1000, isolation_level=None, check_same_thread=False
+        )
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+        except sqlite3.Error:
+            connection.close()
+            raise
+        return connection
+
+    def failure(self, error: sqlite3.Error) -> SinkError:
+        """What an error of the whole database means for the rows."""
+        code = getattr(error, "sqlite_errorcode", None)
+        permanent = code is not None and code & 0xFF in _NO_RETRY_HELPS
+        text = f'table "{self.table}" in {self.path}: {brief(error)}'
+        return PermanentError(text) if permanent else TransientError(text)
+
+    def _refuse_unusable_table(self, connection: sqlite3.Connection, known: dict[str, bool]) -> None:
+        if not known:
+            if self.create_table:
+                return
+            raise PermanentError(
+                f'{self.path} has no table "{self.table}"; create it or set create_table: true'
+            )
+        if not _unique_event_id(connection, self.table):
+            raise PermanentError(
+                f'table "{self.table}" in {self.path} has no PRIMARY KEY or UNIQUE constraint on {EVENT_ID} '
+                f"alone, so a replay would write rows twice; add one or choose another table"
+            )
+
+
+class _SqliteWriter(Writer):
+    def __init__(self, sink: SqliteSink) -> None:
+        self._sink = sink
+        self._connection: sqlite3.Connection | None = None
+        self._ready_for: pa.Schema | None = None
+
+    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
+        sorted_out = fit(rows)
+        schema = sorted_out.rows.schema
+        values = list(zip(*(_values(column) for column in sorted_out.rows.columns), strict=True))
+        if not values:
+            return sorted_out.refusals
+        try:
+            connection = self._connected()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                self._make_ready(connection, schema)
+                refusals = self._upsert(connection, _upsert_sql(self._sink.table, schema.names), values)
+                connection.execute("COMMIT")
+            except BaseException:
+                self._ready_for = None
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise self._sink.failure(error) from error
+        return sorted_out.original(refusals)
+
+    def close(self) -> bytes | None:
+        self.abort()
+        return None
+
+    def abort(self) -> None:
+        if self._connection is not None:
+            with suppress(sqlite3.Error):
+                self._connection.close()
+            self._connection = None
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self._sink.connect()
+        return self._connection
+
+    def _make_ready(self, connection: sqlite3.Connection, schema: pa.Schema) -> None:
+        if not self._sink.create_table or self._ready_for == schema:
+            return
+        table = _quoted(self._sink.table)
+        known = _columns(connection, self._sink.table)
+        if not known:
+            columns = ", ".join(_declaration(one) for one in schema)
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
+        else:
+            for one in schema:
+                if one.name.lower() not in known:
+                    connection.execute(f"ALTER TABLE {table} ADD COLUMN {_declaration(one)}")
+        self._ready_for = schema
+
+    def _upsert(
+        self, connection: sqlite3.Connection, sql: str, values: Sequence[tuple[Any, ...]]
+    ) -> list[Refusal]:
+        def write(start: int, end: int) -> None:
+            connection.execute("SAVEPOINT rows")
+            try:
+                connection.executemany(sql, values[start:end])
+            except _ROW_ERRORS as error:
+                # A trigger's RAISE(ROLLBACK) or ON CONFLICT ROLLBACK has ended the transaction itself.
+                if not connection.in_transaction:
+                    raise
+                connection.execute("ROLLBACK TO rows")
+                raise RowsRejected(brief(error)) from error
+            finally:
+                if connection.in_transaction:
+                    connection.execute("RELEASE rows")
+
+        return isolate(0, len(values), write)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> dict[str, bool]:
+    """Names of the table's columns in lower case, as SQLite compares them; empty: no such table."""
+    found = connection.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
+    return {str(row[1]).lower(): bool(row[5]) for row in found}
+
+
+def _unique_event_id(connection: sqlite3.Connection, table: str) -> bool:
+    keys = [name for name, in_key in _columns(connection, table).items() if in_key]
+    if keys == [EVENT_ID]:
+        return True
+    for row in connection.execute(f"PRAGMA index_list({_quoted(table)})").fetchall():
+        name, unique, partial = row[1], row[2], row[4]
+        if unique and not partial:
+            columns = connection.execute(f"PRAGMA index_info({_quoted(name)})").fetchall()
+            if [str(column[2]).lower() for column in columns] == [EVENT_ID]:
+                return True
+    return False
+
+
+def _upsert_sql(table: str, names: Sequence[str]) -> str:
+    columns = ", ".join(map(_quoted, names))
+    marks = ", ".join("?" * len(names))
+    updates = ", ".join(f"{_quoted(name)} = excluded.{_quoted(name)}" for name in names if name != EVENT_ID)
+    action = f"UPDATE SET {updates}" if updates else "NOTHING"
+    return f"INSERT INTO {_quoted(table)} ({columns}) VALUES ({marks}) ON CONFLICT ({EVENT_ID}) DO {action}"
+
+
+def _declaration(column: pa.Field) -> str:
+    if column.name == EVENT_ID:
+        return f"{_quoted(column.name)} TEXT NOT NULL PRIMARY KEY"
+    return f"{_quoted(column.name)} {_type(column.type)}"
+
+
+def _type(kind: pa.DataType) -> str:
+    if pt.is_boolean(kind) or pt.is_integer(kind):
+        return "INTEGER"
+    if pt.is_floating(kind):
+        return "REAL"
+    if pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind):
+        return "BLOB"
+    return "TEXT"  # also decimals: a number in SQLite has 15 digits
+
+
+def _values(column: pa.Array) -> list[Any]:
+    """A column as values SQLite can bind; times are ISO 8601 text, nested values JSON text."""
+    kind = column.type
+    if pt.is_timestamp(kind):
+        return list(iso_time(column).to_pylist())
+    if pt.is_date(kind) or pt.is_time(kind) or pt.is_decimal(kind):
+        return list(column.cast(pa.large_string()).to_pylist())
+    if _bindable(kind):
+        return list(column.to_pylist())
+    text = json_values(column)
+    return list((text if pt.is_nested(kind) else pc.utf8_trim(text, '"')).to_pylist())
+
+
+def _bindable(kind: pa.DataType) -> bool:
+    return (
+        pt.is_null(kind)
+        or pt.is_string(kind)
+        or pt.is_large_string(kind)
+        or _type(kind) in ("INTEGER", "REAL", "BLOB")
+    )
