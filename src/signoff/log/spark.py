@@ -1,0 +1,246 @@
+"""The log as a Spark data source: `spark.readStream.format("signoff").option("path", …)`, or `read`.
+
+Where the methods run:
+
+    driver's planner processes   schema, initialOffset, latestOffset, partitions; nothing is written
+    executors                    read; stateless, all it needs is in the partition
+
+An offset is `{"sequence": n}`: everything below n has been read. The same range gives the same rows
+whenever it is asked for, except for events that were excluded meanwhile (see `exclusions.py`).
+Nothing follows from Spark's `commit`: settlement is decided elsewhere, and so is trimming.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructType, TimestampType
+
+from signoff.errors import LogError
+from signoff.log.columns import Encoding, to_rows, united, without
+from signoff.log.exclusions import excluded
+from signoff.log.reader import LogReader, Slice
+
+_ROWS_PER_PARTITION = 10_000
+"""Below this a second task costs more than it brings."""
+
+_OPTIONS = ("path", "startingSequence", "endingSequence", "maxEventsPerBatch", "parallelism", "encoding")
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """The options of the source, checked."""
+
+    path: Path
+    """Directory of the log."""
+    starting_sequence: int | None
+    """First event to read; the first one kept if not given. A checkpoint takes precedence."""
+    ending_sequence: int | None
+    """Batch only: end of the range, itself left out; the durable end if not given."""
+    max_events_per_batch: int | None
+    """Stream only: most events of a micro-batch."""
+    parallelism: int
+    """Tasks among which a large range is divided."""
+    encoding: Encoding
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> LogOptions:
+        _refuse_unknown(options)
+        path = options.get("path")
+        if not path:
+            raise LogError('[log-option] "path" is missing; give the directory of a log, .option("path", …)')
+        encoding = options.get("encoding", "utf-8").lower()
+        if encoding not in ("utf-8", "binary"):
+            raise LogError(f'[log-option] "encoding" is utf-8 or binary, not {encoding!r}')
+        return cls(
+            path=Path(path),
+            starting_sequence=_number(options, "startingSequence", 0),
+            ending_sequence=_number(options, "endingSequence", 0),
+            max_events_per_batch=_number(options, "maxEventsPerBatch", 1),
+            parallelism=_number(options, "parallelism", 1) or os.cpu_count() or 1,
+            encoding="binary" if encoding == "binary" else "utf-8",
+        )
+
+
+class LogDataSource(DataSource):  # type: ignore[misc]  # PySpark is not typed
+    """One log."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "signoff"
+
+    def schema(self) -> StructType:
+        binary = LogOptions.parse(self.options).encoding == "binary"
+        return (
+            StructType()
+            .add("_sequence", LongType())
+            .add("payload", BinaryType() if binary else StringType())
+            .add("headers", MapType(StringType(), StringType()))
+            .add("message_id", StringType())
+            .add("received_at", TimestampType())
+            .add("unit", LongType())
+            .add("position", LongType())
+            .add("error", StringType())
+        )
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return LogBatchReader(LogOptions.parse(self.options), self._arrow(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        return LogStreamReader(LogOptions.parse(self.options), self._arrow(schema))
+
+    def _arrow(self, schema: StructType) -> pa.Schema:
+        expected = self.schema()
+        if schema.simpleString() != expected.simpleString():
+            raise LogError(
+                f"[log-option] the rows of a log are {expected.simpleString()}, but the schema asked for is "
+                f"{schema.simpleString()}; leave .schema() out"
+            )
+        return to_arrow_schema(schema, timezone="UTC")
+
+
+class LogPartition(InputPartition):  # type: ignore[misc]  # PySpark is not typed
+    """One task's share of a range."""
+
+    def __init__(self, part: Slice, left_out: Sequence[int]) -> None:
+        self.part = part
+        self.left_out = tuple(left_out)
+
+
+class _Reading:
+    """What the batch and the stream reader share. Pickled to the executors."""
+
+    def __init__(self, options: LogOptions, schema: pa.Schema) -> None:
+        self.options = options
+        self._schema = schema
+        self._log = LogReader(options.path)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Executor, once per task and try: the rows of a partition, in order."""
+        if not isinstance(partition, LogPartition):  # Spark's own, for a plan without partitions
+            return iter(())
+        return united(self._rows(partition))
+
+    def _rows(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:
+        for first, events in self._log.read_slice(partition.part):
+            rows = without(to_rows(first, events, self.options.encoding), partition.left_out)
+            if rows.num_rows:
+                yield pa.RecordBatch.from_arrays(rows.columns, schema=self._schema)
+
+    def _divide(self, start: int, end: int) -> list[LogPartition]:
+        if start >= end:
+            return []
+        wanted = -(-(end - start) // _ROWS_PER_PARTITION)
+        parts = self._log.slices(start, end, min(self.options.parallelism, wanted))
+        hidden = excluded(self.options.path)
+        return [LogPartition(part, _between(hidden, part.start, part.end)) for part in parts]
+
+    def _start(self) -> int:
+        """The option, or the first event kept. Refuses a directory that is not there: a mistyped path
+        would look like a source that is silent for ever."""
+        if not self.options.path.is_dir():
+            raise LogError(f"[log-missing] {self.options.path}: no such directory; is it the path of a log?")
+        given = self.options.starting_sequence
+        return self._log.first() if given is None else given
+
+
+class LogBatchReader(_Reading, DataSourceReader):  # type: ignore[misc]  # PySpark is not typed
+    """A range of the log, once."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        start, end = self._start(), self.options.ending_sequence
+        return self._divide(start, self._log.head() if end is None else end)
+
+
+class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # PySpark is not typed
+    """The log as it grows."""
+
+    _target: int | None = None
+    """End of the run with Trigger.AvailableNow."""
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        """Driver; may be called more than once for a new query, never for one with a checkpoint."""
+        return {"sequence": self._start()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        limit = self.options.max_events_per_batch
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """Driver, every 10 ms while idle: one small file is read."""
+        begin = start["sequence"]
+        end = self._end_after(begin)
+        if isinstance(limit, ReadMaxRows):
+            end = min(end, begin + limit.max_rows)
+        if isinstance(limit, ReadMinRows) and self._target is None and end - begin < limit.min_rows:
+            end = begin
+        return {"sequence": end}
+
+    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"sequence": self._log.head()}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._log.head()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Driver, once per micro-batch; after a crash again with the same range."""
+        return self._divide(start["sequence"], end["sequence"])
+
+    def _end_after(self, begin: int) -> int:
+        head = self._log.head()
+        if head < begin:
+            # After a loss of power the head file may be older than the events and the checkpoint.
+            head = self._log.scan()
+        if head < begin:
+            raise LogError(
+                f"[log-range] {self.options.path}: the query has read up to {begin}, but the log ends at "
+                f"{head}; the checkpoint belongs to another log, or the log was removed"
+            )
+        # A checkpoint may be past the target already; going back is not allowed.
+        return head if self._target is None else max(begin, min(head, self._target))
+
+
+def _between(sequences: Any, start: int, end: int) -> list[int]:
+    found: list[int] = []
+    for sequence in sequences.iter_equal_or_larger(start):
+        if sequence >= end:
+            break
+        found.append(sequence)
+    return found
+
+
+def _refuse_unknown(options: Mapping[str, str]) -> None:
+    known = {name.lower(): name for name in _OPTIONS}
+    for given in options:
+        if given.lower() not in known:
+            close = difflib.get_close_matches(given.lower(), known, 1)
+            hint = f'did you mean "{known[close[0]]}"?' if close else f"it has {', '.join(_OPTIONS)}"
+            raise LogError(f'[log-option] the source "signoff" has no option "{given}"; {hint}')
+
+
+def _number(options: Mapping[str, str], name: str, least: int) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise LogError(f'[log-option] "{name}" must be a whole number from {least} on, not {text!r}')
+    return value
