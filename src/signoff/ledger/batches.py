@@ -1,0 +1,275 @@
+"""The life of a batch inside one transaction: open, record attempts until nothing is owed, expire.
+
+    open_batch   owed = every origin of the range, but those that expired before
+    record       owed shrinks; each origin that leaves it is counted once, under its worst row
+    settled      owed is empty; later the batch is folded (see `folding`)
+
+Every function here runs inside a transaction of its caller and leaves the invariant of `schema` true.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyroaring import BitMap64
+
+from signoff.errors import StateError
+from signoff.ledger.outcome import FINAL, BatchRange, BatchState, Outcome, RowOutcome, SinkState
+from signoff.ledger.sequences import describe, from_bytes, from_range, to_bytes
+from signoff.ledger.sink_rows import load_sinks, save_sinks
+from signoff.pipeline.secrets import redact
+
+_REPORTABLE = frozenset({Outcome.DEAD_LETTERED, Outcome.REFUSED, Outcome.DROPPED, Outcome.FAILED})
+
+# The worst that happened to a row at a stage stands: an attempt that is repeated with another result
+# (a policy changed between two runs) must not make it better. An equal one opens a closed letter again.
+_RANK = "CASE {} WHEN 'failed' THEN 0 WHEN 'dropped' THEN 1 WHEN 'dead_lettered' THEN 2 ELSE 3 END"
+_UPSERT = f"""
+INSERT INTO exceptions (source, sequence, child, stage, outcome, reason) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET outcome = excluded.outcome, reason = excluded.reason, resolved = ''
+WHERE {_RANK.format("excluded.outcome")} >= {_RANK.format("exceptions.outcome")}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What one attempt at a batch gave; see `Ledger.record`."""
+
+    delivered: BitMap64
+    outcomes: Sequence[RowOutcome]
+    sinks: Mapping[str, SinkState]
+    owed: BitMap64
+    rows: Mapping[str, int]
+
+
+def state(db: sqlite3.Connection, source: str, start: int, end: int) -> BatchState | None:
+    ref = BatchRange(source, start, end)
+    row = _find(db, source, start, end)
+    if row is None:
+        known = db.execute("SELECT folded FROM sources WHERE source = ?", (source,)).fetchone()
+        if known is None or end > known["folded"]:
+            return None
+        return BatchState(ref, BitMap64(), BitMap64(), {}, settled=True)
+    owed = from_bytes(row["owed"])
+    return BatchState(
+        ref, from_bytes(row["delivered_set"]), owed, load_sinks(db, source, start), settled=not owed
+    )
+
+
+def open_batch(
+    db: sqlite3.Connection, source: str, start: int, end: int, sinks: Sequence[str], now: float
+) -> BatchState:
+    if not 0 <= start < end:
+        raise ValueError(f"a batch of {source} cannot be [{start}, {end}): it has no events")
+    known = state(db, source, start, end)
+    if known is not None:
+        return known
+    following = source_row(db, source)["next"]
+    if start != following:
+        raise StateError(_misfit(source, start, end, following))
+    expired = expired_between(db, source, start, end)
+    owed = from_range(start, end) - BitMap64(expired)
+    db.execute(
+        'INSERT INTO batches (source, start, "end", owed, owed_count, delivered_set, change, opened_at, '
+        "settled_at, expired) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (source, start, end, to_bytes(owed), len(owed), b"", tick(db) if expired else 0, now,
+         None if owed else now, len(expired)),
+    )  # fmt: skip
+    save_sinks(db, source, start, {sink: SinkState(done=not owed) for sink in sinks})
+    db.execute("UPDATE sources SET next = ? WHERE source = ?", (end, source))
+    opened = state(db, source, start, end)
+    assert opened is not None
+    return opened
+
+
+def record(db: sqlite3.Connection, source: str, start: int, end: int, attempt: Attempt, now: float) -> None:
+    row = _find(db, source, start, end)
+    if row is None:
+        if state(db, source, start, end) is None:
+            raise StateError(f"batch [{start}, {end}) of {source} was not opened; open_batch comes first")
+        _count_ignored(db, source, len(attempt.delivered) + len(attempt.outcomes))
+        return
+    before = from_bytes(row["owed"])
+    _check(attempt, before, start, end)
+    accepted = [outcome for outcome in attempt.outcomes if outcome.row.sequence in before]
+    late = attempt.delivered - before
+    _count_ignored(db, source, len(late) + len(attempt.outcomes) - len(accepted))
+    if not before:
+        return
+    _save_outcomes(db, source, start, end, accepted)
+    delivered = from_bytes(row["delivered_set"]) | (attempt.delivered & before)
+    after = before & attempt.owed
+    counts = classify(db, source, start, end, before - after, delivered)
+    added = ", ".join(f"{outcome} = {outcome} + ?" for outcome in FINAL)
+    db.execute(
+        "UPDATE batches SET owed = ?, owed_count = ?, delivered_set = ?, change = ?, settled_at = ?, "
+        f"{added} WHERE source = ? AND start = ?",
+        (to_bytes(after), len(after), to_bytes(delivered), row["change"] if after == before else tick(db),
+         None if after else now, *(counts[outcome] for outcome in FINAL), source, start),
+    )  # fmt: skip
+    save_sinks(db, source, start, attempt.sinks)
+    for sink, sink_state in attempt.sinks.items():
+        since = None if sink_state.done or not sink_state.error else (sink_state.since or now)
+        note_sink(db, sink, source, attempt.rows.get(sink, 0), sink_state.error, since)
+    for sink in attempt.rows.keys() - attempt.sinks.keys():
+        note_sink(db, sink, source, attempt.rows[sink], "", None)
+
+
+def expire(db: sqlite3.Connection, source: str, reasons: Mapping[int, str], now: float) -> dict[int, str]:
+    known = source_row(db, source)
+    asked = BitMap64(reasons)
+    taken = BitMap64()
+    for row in db.execute(
+        'SELECT start, "end", owed FROM batches WHERE source = ? AND owed_count > 0', (source,)
+    ).fetchall():
+        owed = from_bytes(row["owed"])
+        if found := owed & asked:
+            taken |= found
+            left = owed - found
+            db.execute(
+                "UPDATE batches SET owed = ?, owed_count = ?, expired = expired + ?, change = ?, "
+                "settled_at = ? WHERE source = ? AND start = ?",
+                (
+                    to_bytes(left),
+                    len(left),
+                    len(found),
+                    tick(db),
+                    None if left else now,
+                    source,
+                    row["start"],
+                ),
+            )
+    ahead = BitMap64(sequence for sequence in reasons if sequence >= known["next"])
+    ahead -= BitMap64(expired_between(db, source, known["next"], None))
+    if ahead:
+        db.execute("UPDATE sources SET ahead_change = ? WHERE source = ?", (tick(db), source))
+    accepted = {sequence: redact(reasons[sequence]) for sequence in taken | ahead}
+    db.executemany(
+        "INSERT INTO exceptions (source, sequence, child, stage, outcome, reason) "
+        "VALUES (?, ?, '', '', ?, ?)",
+        [(source, sequence, Outcome.EXPIRED, reason) for sequence, reason in accepted.items()],
+    )
+    return accepted
+
+
+def classify(
+    db: sqlite3.Connection, source: str, start: int, end: int, settled: BitMap64, delivered: BitMap64
+) -> dict[Outcome, int]:
+    """How many of the origins in `settled` count under each outcome, from what is recorded of their rows."""
+    by_outcome: dict[str, list[int]] = {Outcome.EXPIRED: [], Outcome.REFUSED: [], Outcome.DEAD_LETTERED: []}
+    for sequence, outcome in db.execute(
+        "SELECT sequence, outcome FROM exceptions WHERE source = ? AND sequence >= ? AND sequence < ? "
+        "AND resolved = '' AND outcome IN ('expired', 'refused', 'dead_lettered')",
+        (source, start, end),
+    ):
+        by_outcome[outcome].append(sequence)
+    counts, rest = dict.fromkeys(FINAL, 0), settled
+    for outcome in (Outcome.EXPIRED, Outcome.REFUSED, Outcome.DEAD_LETTERED):
+        found = rest & BitMap64(by_outcome[outcome])
+        counts[outcome] = len(found)
+        rest = rest - found
+    counts[Outcome.DELIVERED] = len(rest & delivered)
+    counts[Outcome.DROPPED] = len(rest) - counts[Outcome.DELIVERED]
+    return counts
+
+
+def note_sink(
+    db: sqlite3.Connection, sink: str, source: str, rows: int, error: str, since: float | None
+) -> None:
+    """Add to a sink's totals. It is failing since the first error after it last worked."""
+    db.execute(
+        "INSERT INTO sinks (sink, source, rows, error, since) VALUES (?, ?, ?, ?, ?) "
+        "ON CONFLICT DO UPDATE SET rows = rows + excluded.rows, "
+        "error = CASE excluded.error WHEN '' THEN error ELSE excluded.error END, "
+        "since = CASE WHEN excluded.since IS NULL THEN NULL ELSE coalesce(since, excluded.since) END",
+        (sink, source, rows, redact(error), since),
+    )
+
+
+def source_row(db: sqlite3.Connection, source: str) -> sqlite3.Row:
+    db.execute("INSERT INTO sources (source) VALUES (?) ON CONFLICT DO NOTHING", (source,))
+    row: sqlite3.Row = db.execute("SELECT * FROM sources WHERE source = ?", (source,)).fetchone()
+    return row
+
+
+def expired_between(db: sqlite3.Connection, source: str, start: int, end: int | None) -> dict[int, str]:
+    found = db.execute(
+        "SELECT sequence, reason FROM exceptions WHERE source = ? AND sequence >= ? AND sequence < ? "
+        "AND outcome = 'expired'",
+        (source, start, 2**62 if end is None else end),
+    )
+    return dict(found.fetchall())
+
+
+def tick(db: sqlite3.Connection) -> int:
+    """The number of the change that is being made."""
+    (change,) = db.execute("UPDATE clock SET change = change + 1 RETURNING change").fetchone()
+    return int(change)
+
+
+def _find(db: sqlite3.Connection, source: str, start: int, end: int) -> sqlite3.Row | None:
+    row: sqlite3.Row | None = db.execute(
+        'SELECT * FROM batches WHERE source = ? AND start = ? AND "end" = ?', (source, start, end)
+    ).fetchone()
+    return row
+
+
+def _check(attempt: Attempt, before: BitMap64, start: int, end: int) -> None:
+    """Refuse what contradicts itself, before anything is written."""
+    named = attempt.delivered | attempt.owed | BitMap64(outcome.row.sequence for outcome in attempt.outcomes)
+    if named and not start <= named.min() <= named.max() < end:
+        raise ValueError(f"[{start}, {end}) does not hold {describe(named - from_range(start, end))}")
+    if wrong := {outcome.outcome for outcome in attempt.outcomes} - _REPORTABLE:
+        raise ValueError(f"not reported by row: {', '.join(sorted(wrong))}")
+    unfinished = BitMap64(_waiting(attempt)) & before
+    if early := unfinished - attempt.owed:
+        raise ValueError(f"called settled while a row of theirs is to be tried again: {describe(early)}")
+
+
+def _waiting(attempt: Attempt) -> Iterable[int]:
+    for outcome in attempt.outcomes:
+        if outcome.outcome == Outcome.FAILED:
+            yield outcome.row.sequence
+    for sink in attempt.sinks.values():
+        if not sink.done and sink.owed:
+            yield from (row.sequence for row in sink.owed)
+
+
+def _save_outcomes(
+    db: sqlite3.Connection, source: str, start: int, end: int, outcomes: Sequence[RowOutcome]
+) -> None:
+    # What failed before and is not named again has been delivered, or is named with its final outcome.
+    db.execute(
+        "DELETE FROM exceptions WHERE source = ? AND sequence >= ? AND sequence < ? AND outcome = 'failed'",
+        (source, start, end),
+    )
+    clean: dict[str, str] = {}
+    for outcome in outcomes:
+        if outcome.reason not in clean:
+            clean[outcome.reason] = redact(outcome.reason)
+    db.executemany(
+        _UPSERT,
+        [
+            (source, o.row.sequence, o.row.child, o.stage, o.outcome.value, clean[o.reason])
+            for o in outcomes
+        ],
+    )  # fmt: skip
+
+
+def _count_ignored(db: sqlite3.Connection, source: str, number: int) -> None:
+    if number:
+        db.execute("UPDATE sources SET ignored = ignored + ? WHERE source = ?", (number, source))
+
+
+def _misfit(source: str, start: int, end: int, following: int) -> str:
+    if start < following:
+        return (
+            f"batch [{start}, {end}) of {source} overlaps batches the ledger has with other limits (all up "
+            f"to {following}); Spark's checkpoint and the ledger do not belong together: was one removed?"
+        )
+    return (
+        f"batch [{start}, {end}) of {source} would leave out the events from {following} on; "
+        "the ledger is older than the log: was it removed or restored?"
+    )

@@ -1,0 +1,301 @@
+"""Dead letters: events that could not be computed or delivered, stored with their reason, replayable.
+
+    stored ──request_replay──► replaying ──resolve──► replayed
+      │  ▲                        │
+      │  └──── failed again ──────┘
+      └──drop──► dropping ──► dropped
+
+Invariants: `add` is on disk when it returns, before the ledger counts the origin as settled. A letter
+is one per (event id, stage); the same one again is the same letter. The ledger moves an origin's count
+*before* its letter is closed (`close_letters`, `drop_letters`): a crash in between leaves a letter too
+many, which is replayed or dropped again, never an origin whose letter is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from signoff.ledger.ledger import Ledger
+from signoff.ledger.outcome import EventId, Outcome, Resolution
+from signoff.ledger.store import Store
+from signoff.pipeline.secrets import redact
+
+Status = Literal["stored", "replaying", "dropping", "replayed", "dropped"]
+OPEN: tuple[Status, ...] = ("stored", "replaying", "dropping")
+"""The letters that are still of concern; the others are history."""
+
+KEEP_CLOSED = 10_000
+"""Replayed and dropped letters kept as history."""
+
+CHUNK = 5_000
+"""Letters handled in one transaction, so that nobody waits long for the lock."""
+
+VERSION = 1
+SCHEMA = """
+CREATE TABLE letters (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, event_id TEXT NOT NULL, stage TEXT NOT NULL,
+    source TEXT NOT NULL, sequence INTEGER NOT NULL, child TEXT NOT NULL, reason TEXT NOT NULL,
+    at REAL NOT NULL, payload BLOB NOT NULL, headers TEXT NOT NULL, received_at REAL,
+    attempts INTEGER NOT NULL, status TEXT NOT NULL, UNIQUE (event_id, stage)
+);
+CREATE INDEX letters_by_status ON letters (status, id);
+CREATE INDEX letters_by_origin ON letters (source, sequence)
+"""
+
+_UPSERT = """
+INSERT INTO letters (event_id, stage, source, sequence, child, reason, at, payload, headers, received_at,
+                     attempts, status)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, 'stored')
+ON CONFLICT (event_id, stage) DO UPDATE SET reason = excluded.reason, payload = excluded.payload,
+    headers = excluded.headers, received_at = excluded.received_at,
+    at = CASE WHEN status IN ('replayed', 'dropped') THEN excluded.at ELSE at END,
+    status = CASE WHEN status IN ('replayed', 'dropped') THEN 'stored' ELSE status END
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One stored row. `stage` is the transform or sink that could not take it."""
+
+    event_id: str
+    stage: str
+    reason: str
+    payload: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+    received_at: float | None = None
+    """Seconds since the epoch."""
+    at: float = 0.0
+    """When it became a dead letter; 0 takes the time of `add`."""
+    attempts: int = 1
+    """How often it was tried: once, and once for each replay that failed."""
+    status: Status = "stored"
+
+    @property
+    def event(self) -> EventId:
+        return EventId.parse(self.event_id)
+
+    @property
+    def source(self) -> str:
+        return self.event.source
+
+    @property
+    def sequence(self) -> int:
+        return self.event.sequence
+
+    @property
+    def child(self) -> str:
+        return self.event.child
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.event_id, self.stage
+
+
+Letters = list[DeadLetter]
+
+
+class DeadLetters:
+    """The dead letters of one state directory. Safe to use from several threads and processes."""
+
+    def __init__(self, path: Path, *, readonly: bool = False, now: Callable[[], float] = time.time) -> None:
+        self._store = Store(path, schema=SCHEMA, version=VERSION, readonly=readonly)
+        self._now = now
+
+    def add(self, letters: Iterable[DeadLetter]) -> None:
+        """Store letters durably; one that is known already keeps its number, time and attempts.
+
+        A letter that was replayed or dropped before is stored again: the batch it came from was
+        repeated, and its outcome is about to be recorded as dead-lettered.
+        """
+        rest = iter(letters)
+        while chunk := list(islice(rest, CHUNK)):
+            values = [self._values(letter) for letter in chunk]
+            with self._store.write() as db:
+                db.executemany(_UPSERT, values)
+
+    def list(
+        self,
+        *,
+        stage: str | None = None,
+        source: str | None = None,
+        reason: str | None = None,
+        statuses: Sequence[Status] = OPEN,
+        limit: int | None = None,
+        after: int = 0,
+    ) -> Letters:
+        """Letters in the order in which they came; `reason` is a part of the text, whatever its case."""
+        where, values = _where(stage, source, reason, statuses)
+        return self._select(
+            f"{where} AND id > ? ORDER BY id LIMIT ?", [*values, after, -1 if limit is None else limit]
+        )
+
+    def get(self, event_id: str, stage: str | None = None) -> Letters:
+        """The letters of one event id, whatever their status."""
+        if stage is None:
+            return self._select("event_id = ? ORDER BY id", [event_id])
+        return self._select("event_id = ? AND stage = ?", [event_id, stage])
+
+    def of_origin(self, source: str, sequence: int) -> Letters:
+        """The letters of an event and of all rows made from it."""
+        return self._select("source = ? AND sequence = ? ORDER BY id", [source, sequence])
+
+    def count(self, *, stage: str | None = None, statuses: Sequence[Status] = OPEN) -> int:
+        where, values = _where(stage, None, None, statuses)
+        with self._store.read() as db:
+            (number,) = db.execute(f"SELECT count(*) FROM letters WHERE {where}", values).fetchone()
+        return int(number)
+
+    def counts(self, statuses: Sequence[Status] = OPEN) -> dict[tuple[str, str], int]:
+        """Number of letters by (stage, reason), the most frequent first."""
+        where, values = _where(None, None, None, statuses)
+        with self._store.read() as db:
+            found = db.execute(
+                f"SELECT stage, reason, count(*) AS n FROM letters WHERE {where} "
+                "GROUP BY stage, reason ORDER BY n DESC, stage, reason",
+                values,
+            ).fetchall()
+        return {(row["stage"], row["reason"]): row["n"] for row in found}
+
+    def request_replay(self, letters: Iterable[DeadLetter]) -> int:
+        """Ask for these to be replayed; whoever runs the engine does it. Returns how many were stored."""
+        return self._mark(letters, "replaying", "status = 'stored'")
+
+    def replays_requested(self, limit: int | None = None) -> Letters:
+        """What the engine is asked to replay, oldest first; asked again until each is resolved."""
+        return self.list(statuses=("replaying",), limit=limit)
+
+    def withdraw(self, letters: Iterable[DeadLetter]) -> int:
+        """Take back a request for replay. Only while no run is alive: it may be working on it."""
+        return self._mark(letters, "stored", "status = 'replaying'")
+
+    def resolve(self, event_id: str, stage: str, outcome: Outcome, reason: str = "") -> None:
+        """Mark one letter after its replay; the engine calls `close_letters`: it tells the ledger first."""
+        self.resolve_all([Resolution(event_id, stage, outcome, reason)])
+
+    def resolve_all(self, resolutions: Sequence[Resolution]) -> None:
+        failed = [r for r in resolutions if r.outcome == Outcome.DEAD_LETTERED]
+        closed = [r for r in resolutions if r.outcome != Outcome.DEAD_LETTERED]
+        with self._store.write() as db:
+            db.executemany(
+                "UPDATE letters SET status = 'stored', attempts = attempts + 1, at = ?, reason = ? "
+                "WHERE event_id = ? AND stage = ? AND status = 'replaying'",
+                [(self._now(), redact(r.reason), r.event_id, r.stage) for r in failed],
+            )
+            db.executemany(
+                "UPDATE letters SET status = 'replayed', at = ? WHERE event_id = ? AND stage = ?",
+                [(self._now(), r.event_id, r.stage) for r in closed],
+            )
+            _forget_history(db)
+
+    def begin_drop(self, letters: Iterable[DeadLetter]) -> Letters:
+        """Claim letters for dropping, so that no replay begins with them; those that can be had."""
+        claimed = [letter for letter in letters if letter.status in ("stored", "dropping")]
+        self._mark(claimed, "dropping", "status = 'stored'")
+        return [letter for letter in claimed if self.get(*letter.key)[0].status == "dropping"]
+
+    def end_drop(self, letters: Iterable[DeadLetter]) -> int:
+        """Close letters that were claimed; `drop_letters` tells the ledger in between."""
+        return self._mark(letters, "dropped", "status = 'dropping'")
+
+    def version(self) -> int:
+        return self._store.version()
+
+    def close(self) -> None:
+        self._store.close()
+
+    def __enter__(self) -> DeadLetters:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _mark(self, letters: Iterable[DeadLetter], status: Status, only: str) -> int:
+        rest, number = iter(letters), 0
+        while chunk := [letter.key for letter in islice(rest, CHUNK)]:
+            with self._store.write() as db:
+                number += db.executemany(
+                    f"UPDATE letters SET status = '{status}' WHERE event_id = ? AND stage = ? AND {only}",
+                    chunk,
+                ).rowcount
+                _forget_history(db)
+        return number
+
+    def _select(self, where: str, values: Sequence[object]) -> Letters:
+        with self._store.read() as db:
+            return [_letter(row) for row in db.execute(f"SELECT * FROM letters WHERE {where}", values)]
+
+    def _values(self, letter: DeadLetter) -> tuple[object, ...]:
+        event = letter.event
+        headers = {name: redact(value) for name, value in letter.headers.items()}
+        return (
+            letter.event_id, letter.stage, event.source, event.sequence, event.child, redact(letter.reason),
+            letter.at or self._now(), letter.payload, json.dumps(headers), letter.received_at,
+        )  # fmt: skip
+
+
+def close_letters(
+    ledger: Ledger,
+    letters: DeadLetters,
+    resolutions: Sequence[Resolution],
+    further: Sequence[DeadLetter] = (),
+) -> None:
+    """The engine's last step of a replay: account for it, then mark the letters. Repeatable.
+
+    `resolutions`: how each replayed letter ended. `further`: letters of later stages that the replay
+    gave rise to; they are stored first and keep their origin dead-lettered.
+    """
+    letters.add(further)
+    new = [
+        Resolution(letter.event_id, letter.stage, Outcome.DEAD_LETTERED, letter.reason) for letter in further
+    ]
+    ledger.resolve([*new, *resolutions])
+    letters.resolve_all(resolutions)
+
+
+def drop_letters(ledger: Ledger, letters: DeadLetters, chosen: Sequence[DeadLetter]) -> int:
+    """Give up stored letters: their origins count as dropped unless something of them was delivered."""
+    number = 0
+    for first in range(0, len(chosen), CHUNK):
+        part = letters.begin_drop(chosen[first : first + CHUNK])
+        ledger.resolve([Resolution(letter.event_id, letter.stage, Outcome.DROPPED) for letter in part])
+        number += letters.end_drop(part)
+    return number
+
+
+def _where(
+    stage: str | None, source: str | None, reason: str | None, statuses: Sequence[Status]
+) -> tuple[str, list[object]]:
+    where, values = [f"status IN ({', '.join('?' * len(statuses))})"], [*statuses]
+    parts: list[object] = [*values]
+    for condition, value in (
+        ("stage = ?", stage),
+        ("source = ?", source),
+        ("instr(lower(reason), ?)", reason),
+    ):
+        if value is not None:
+            where.append(condition)
+            parts.append(value.lower() if value is reason else value)
+    return " AND ".join(where), parts
+
+
+def _letter(row: sqlite3.Row) -> DeadLetter:
+    return DeadLetter(
+        event_id=row["event_id"], stage=row["stage"], reason=row["reason"], payload=row["payload"],
+        headers=json.loads(row["headers"]), received_at=row["received_at"], at=row["at"],
+        attempts=row["attempts"], status=row["status"],
+    )  # fmt: skip
+
+
+def _forget_history(db: sqlite3.Connection) -> None:
+    db.execute(
+        "DELETE FROM letters WHERE id IN (SELECT id FROM letters WHERE status IN ('replayed', 'dropped') "
+        "ORDER BY id DESC LIMIT -1 OFFSET ?)",
+        (KEEP_CLOSED,),
+    )

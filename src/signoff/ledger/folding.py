@@ -1,0 +1,80 @@
+"""Folding: the details of old settled batches become counts, so that the ledger stays as small as it is.
+
+Folded is always a prefix [0, folded) of a source. A batch is folded only when it and all before it
+are settled and, where it holds refusals or expiries, when the source was told about them: an intake
+that was down for long must still find them. What stays of a folded batch are the rows of its dead
+letters, for their origins can still move to another count.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from pyroaring import BitMap64
+
+from signoff.ledger.outcome import FINAL
+from signoff.ledger.sequences import from_bytes
+
+
+def fold(db: sqlite3.Connection, source: str, keep: int) -> int:
+    """Fold what is beyond the newest `keep` batches, in strides; returns the number of batches folded."""
+    (kept,) = db.execute("SELECT count(*) FROM batches WHERE source = ?", (source,)).fetchone()
+    if kept <= keep + keep // 10:
+        return 0
+    (told,) = db.execute("SELECT told FROM sources WHERE source = ?", (source,)).fetchone()
+    folded = 0
+    for batch in db.execute(
+        "SELECT * FROM batches WHERE source = ? ORDER BY start LIMIT ?", (source, kept - keep)
+    ).fetchall():
+        untold = (batch["refused"] or batch["expired"]) and told is not None and batch["end"] > told
+        if batch["owed_count"] or untold:
+            break
+        _fold_one(db, source, batch)
+        folded += 1
+    return folded
+
+
+def _fold_one(db: sqlite3.Connection, source: str, batch: sqlite3.Row) -> None:
+    start, end = batch["start"], batch["end"]
+    added = ", ".join(f"{outcome} = {outcome} + ?" for outcome in FINAL)
+    db.execute(
+        f"UPDATE sources SET folded = ?, folded_change = max(folded_change, ?), {added} WHERE source = ?",
+        (end, batch["change"], *(batch[outcome] for outcome in FINAL), source),
+    )
+    standing = _standing(db, source, start, end)
+    if standing:
+        # Through a table of the connection's own: there may be more of them than a statement takes.
+        db.execute(
+            "CREATE TEMP TABLE IF NOT EXISTS standing (sequence INTEGER PRIMARY KEY, delivered INTEGER)"
+        )
+        delivered = from_bytes(batch["delivered_set"])
+        db.executemany("INSERT INTO standing VALUES (?, ?)", [(n, n in delivered) for n in standing])
+        db.execute(
+            "UPDATE exceptions SET also_delivered = standing.delivered FROM standing "
+            "WHERE exceptions.source = ? AND exceptions.sequence = standing.sequence",
+            (source,),
+        )
+        db.execute(
+            "DELETE FROM exceptions WHERE source = ? AND sequence >= ? AND sequence < ? "
+            "AND sequence NOT IN (SELECT sequence FROM standing)",
+            (source, start, end),
+        )
+        db.execute("DELETE FROM standing")
+    else:
+        db.execute(
+            "DELETE FROM exceptions WHERE source = ? AND sequence >= ? AND sequence < ?", (source, start, end)
+        )
+    db.execute("DELETE FROM batch_sinks WHERE source = ? AND start = ?", (source, start))
+    db.execute("DELETE FROM batches WHERE source = ? AND start = ?", (source, start))
+
+
+def _standing(db: sqlite3.Connection, source: str, start: int, end: int) -> BitMap64:
+    """Origins that count as dead-lettered now."""
+    dead, worse = BitMap64(), BitMap64()
+    for sequence, outcome in db.execute(
+        "SELECT sequence, outcome FROM exceptions WHERE source = ? AND sequence >= ? AND sequence < ? "
+        "AND resolved = '' AND outcome IN ('expired', 'refused', 'dead_lettered')",
+        (source, start, end),
+    ):
+        (dead if outcome == "dead_lettered" else worse).add(sequence)
+    return dead - worse

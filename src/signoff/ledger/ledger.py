@@ -1,0 +1,309 @@
+"""The ledger: the durable record of what became of every event, and of who still owes what.
+
+Invariants:
+- Every method that changes something is one transaction, on disk when it returns.
+- An origin leaves `owed` once and never comes back; from then on a further outcome for it is ignored
+  and counted. Only the replay or the drop of a dead letter moves it to another count (`resolve`).
+- Batches of a source follow each other without gap or overlap, so received = counted + owed + not
+  yet in a batch, at any moment.
+- `owed` of a batch only shrinks; the batch is settled when it is empty.
+
+The engine (driver), the intakes and the CLI hold a `Ledger` each, in different processes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyroaring import BitMap64
+
+from signoff.ledger import batches, folding, resolution, settlement
+from signoff.ledger.outcome import (
+    FINAL,
+    Account,
+    BatchState,
+    Outcome,
+    Resolution,
+    RowOutcome,
+    RowRef,
+    SinkState,
+)
+from signoff.ledger.schema import SCHEMA, VERSION
+from signoff.ledger.sequences import from_bytes
+from signoff.ledger.settlement import SettledRange
+from signoff.ledger.store import Store
+
+KEEP_BATCHES = 1000
+"""Settled batches whose details are kept; what is older is folded into the totals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """The sums of one source, read in one moment; `account` adds what the log says was received."""
+
+    next: int
+    counts: Mapping[Outcome, int]
+    owed: int
+    expired_ahead: int
+    """Origins that expired before a batch took them."""
+    ignored: int
+    """Outcomes that came for origins settled already."""
+
+    def account(self, received: int) -> Account:
+        """`received` must have been read from the log after the books, or it may lag behind them."""
+        counts = {outcome.value: self.counts[outcome] for outcome in FINAL}
+        counts["expired"] += self.expired_ahead
+        waiting = received - self.next - self.expired_ahead
+        return Account(received=received, in_flight=self.owed + waiting, **counts)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkTotals:
+    """One sink over all batches."""
+
+    sink: str
+    rows: int
+    failing_since: float | None
+    error: str
+    """The last error, also when the sink has recovered since."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowRecord:
+    """One exception as the ledger keeps it."""
+
+    row: RowRef
+    stage: str
+    outcome: Outcome
+    reason: str
+    resolved: str
+    """'' or, for a dead letter that was replayed or dropped, what became of it."""
+
+
+class Ledger:
+    """The ledger of one state directory. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        readonly: bool = False,
+        keep_batches: int = KEEP_BATCHES,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = Store(path, schema=SCHEMA, version=VERSION, readonly=readonly)
+        self._keep = keep_batches
+        self._now = now
+
+    # -- the engine, for each batch ---------------------------------------------------------------
+
+    def batch(self, source: str, start: int, end: int) -> BatchState | None:
+        """What is known of this batch; None when it was never opened. A folded batch is settled."""
+        with self._store.read() as db:
+            return batches.state(db, source, start, end)
+
+    def open_batch(self, source: str, start: int, end: int, sinks: Sequence[str]) -> BatchState:
+        """Begin a batch, or find it again after a crash.
+
+        Raises StateError for a range that overlaps a known batch without being equal to it, or that
+        leaves events out between itself and the last one.
+        """
+        with self._store.write() as db:
+            return batches.open_batch(db, source, start, end, sinks, self._now())
+
+    def record(
+        self,
+        source: str,
+        start: int,
+        end: int,
+        *,
+        delivered: BitMap64,
+        outcomes: Sequence[RowOutcome],
+        sinks: Mapping[str, SinkState],
+        owed: BitMap64,
+        rows: Mapping[str, int] | None = None,
+    ) -> BatchState:
+        """Record one attempt at a batch. May be repeated; dead letters must be stored before.
+
+        `delivered`: origins of which this attempt delivered a row. `outcomes`: the exceptions.
+        `owed`: origins that are not settled after it; all others are. `rows`: rows each sink took in
+        this attempt. An origin in none of the sets was dropped.
+        """
+        with self._store.write() as db:
+            attempt = batches.Attempt(delivered, outcomes, sinks, owed, rows or {})
+            batches.record(db, source, start, end, attempt, self._now())
+            folding.fold(db, source, self._keep)
+            state = batches.state(db, source, start, end)
+        assert state is not None
+        return state
+
+    def note_sink(self, sink: str, source: str = "", *, error: str = "") -> None:
+        """Remember that a sink fails outside of a batch (`prepare`), or with '' that it works again."""
+        with self._store.write() as db:
+            batches.note_sink(db, sink, source, 0, error, self._now() if error else None)
+
+    # -- the intake -------------------------------------------------------------------------------
+
+    def expire(self, source: str, reasons: Mapping[int, str]) -> dict[int, str]:
+        """Settle origins as expired, whether a batch has taken them or not; returns those still owed."""
+        if not reasons:
+            return {}
+        with self._store.write() as db:
+            return batches.expire(db, source, reasons, self._now())
+
+    def version(self) -> int:
+        """A number that changes when anyone has written to the ledger; cheap enough to poll."""
+        return self._store.version()
+
+    def settlements(self, source: str, after: int) -> tuple[int, list[SettledRange]]:
+        """Ranges in which something was settled since change number `after` (0: since ever).
+
+        Returns the number to ask with next time. A range comes again, whole, when more of it is
+        settled; `Follower` in `signoff.ledger.settlement` gives each origin once.
+        """
+        with self._store.read() as db:
+            return settlement.settlements(db, source, after)
+
+    def told(self, source: str, upto: int) -> None:
+        """The source was told everything below `upto`; refusals below it need not be kept for it.
+
+        A source for which this was never called is one that is not told anything.
+        """
+        with self._store.write() as db:
+            settlement.told(db, source, upto)
+
+    # -- trimming and the account -----------------------------------------------------------------
+
+    def settled_upto(self, source: str) -> int:
+        """All origins below are settled; an offset source may commit this position."""
+        with self._store.read() as db:
+            first = _first_open(db, source)
+            return _next(db, source) if first is None else int(from_bytes(first["owed"]).min())
+
+    def needed_from(self, source: str) -> int:
+        """The log must keep everything from here on: the oldest batch that is not settled begins here."""
+        with self._store.read() as db:
+            first = _first_open(db, source)
+            return _next(db, source) if first is None else int(first["start"])
+
+    def open_batches(self, source: str) -> list[BatchState]:
+        """The batches that are not settled, oldest first."""
+        with self._store.read() as db:
+            found = db.execute(
+                'SELECT start, "end" FROM batches WHERE source = ? AND owed_count > 0 ORDER BY start',
+                (source,),
+            ).fetchall()
+            states = [batches.state(db, source, start, end) for start, end in found]
+            return [state for state in states if state is not None]
+
+    def books(self, source: str) -> Books:
+        with self._store.read() as db:
+            return _books(db, source)
+
+    def account(self, source: str, received: int) -> Account:
+        return self.books(source).account(received)
+
+    def sources(self) -> list[str]:
+        with self._store.read() as db:
+            return [name for (name,) in db.execute("SELECT source FROM sources ORDER BY source")]
+
+    def sink_totals(self) -> dict[str, SinkTotals]:
+        with self._store.read() as db:
+            found = db.execute("SELECT * FROM sinks ORDER BY sink, since IS NULL, since").fetchall()
+        totals: dict[str, SinkTotals] = {}
+        for row in found:  # of several sources, the one for which the sink fails longest speaks for it
+            seen = totals.get(row["sink"], SinkTotals(row["sink"], 0, row["since"], row["error"]))
+            totals[row["sink"]] = replace(
+                seen, rows=seen.rows + row["rows"], error=seen.error or row["error"]
+            )
+        return totals
+
+    # -- dead letters and explain -----------------------------------------------------------------
+
+    def resolve(self, resolutions: Sequence[Resolution]) -> int:
+        """Move origins between counts after dead letters were replayed or dropped; repeatable.
+
+        `delivered` and `dropped` close a letter's row; `dead_lettered` keeps it, or adds the one at a
+        later stage where the replay ended. Returns how many rows were found. Call it before the
+        letter itself is marked: see `signoff.ledger.dead_letters.close_letters`.
+        """
+        if not resolutions:
+            return 0
+        with self._store.write() as db:
+            return resolution.resolve(db, resolutions)
+
+    def rows(self, source: str, sequence: int) -> list[RowRecord]:
+        """The exceptions known of one event."""
+        with self._store.read() as db:
+            found = db.execute(
+                "SELECT child, stage, outcome, reason, resolved FROM exceptions "
+                "WHERE source = ? AND sequence = ? ORDER BY child, stage",
+                (source, sequence),
+            ).fetchall()
+        return [
+            RowRecord(RowRef(sequence, row["child"]), row["stage"], Outcome(row["outcome"]), row["reason"],
+                      row["resolved"])
+            for row in found
+        ]  # fmt: skip
+
+    def batch_of(self, source: str, sequence: int) -> BatchState | None:
+        """The batch that holds this origin; None while it waits in the log, or when it is folded."""
+        with self._store.read() as db:
+            found = db.execute(
+                'SELECT start, "end" FROM batches WHERE source = ? AND start <= ? AND "end" > ?',
+                (source, sequence, sequence),
+            ).fetchone()
+            return batches.state(db, source, found["start"], found["end"]) if found else None
+
+    def folded_upto(self, source: str) -> int:
+        """Everything below is settled, and only its counts are known."""
+        with self._store.read() as db:
+            found = db.execute("SELECT folded FROM sources WHERE source = ?", (source,)).fetchone()
+            return int(found["folded"]) if found else 0
+
+    @property
+    def store(self) -> Store:
+        """For the audit, which reads the tables themselves."""
+        return self._store
+
+    def close(self) -> None:
+        self._store.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _first_open(db: sqlite3.Connection, source: str) -> sqlite3.Row | None:
+    found: sqlite3.Row | None = db.execute(
+        "SELECT start, owed FROM batches WHERE source = ? AND owed_count > 0 ORDER BY start LIMIT 1",
+        (source,),
+    ).fetchone()
+    return found
+
+
+def _next(db: sqlite3.Connection, source: str) -> int:
+    found = db.execute("SELECT next FROM sources WHERE source = ?", (source,)).fetchone()
+    return int(found["next"]) if found else 0
+
+
+def _books(db: sqlite3.Connection, source: str) -> Books:
+    row = db.execute("SELECT * FROM sources WHERE source = ?", (source,)).fetchone()
+    if row is None:
+        return Books(0, dict.fromkeys(FINAL, 0), 0, 0, 0)
+    sums = ", ".join(f"coalesce(sum({outcome}), 0) AS {outcome}" for outcome in FINAL)
+    kept = db.execute(
+        f"SELECT {sums}, coalesce(sum(owed_count), 0) AS owed FROM batches WHERE source = ?", (source,)
+    ).fetchone()
+    (ahead,) = db.execute(
+        "SELECT count(*) FROM exceptions WHERE source = ? AND sequence >= ? AND outcome = ?",
+        (source, row["next"], Outcome.EXPIRED),
+    ).fetchone()
+    counts = {outcome: row[outcome] + kept[outcome] for outcome in FINAL}
+    return Books(row["next"], counts, kept["owed"], ahead, row["ignored"])

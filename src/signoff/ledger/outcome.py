@@ -1,0 +1,153 @@
+"""The vocabulary of the account: what can become of an event, and how its rows and letters are named.
+
+    delivered      at least one row was taken by a sink, and nothing worse happened to any other row
+    dropped        no row was left to deliver: filtered, unfolded into nothing, or dropped by policy
+    dead_lettered  a row could not be computed or delivered and is stored as a dead letter
+    failed         a row was not taken, and will be tried again; the event is still in flight
+    refused        a row could not be delivered and the policy is to give the source a negative answer
+    expired        the source stopped waiting; whatever happens to the event later is ignored
+
+Every event received counts once, under the worst of its rows:
+expired > refused > dead_lettered > delivered > dropped. `failed` is never final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pyroaring import BitMap64
+
+
+class Outcome(StrEnum):
+    """What became of a row or an event; the words are those of the CLI, the audit and the docs."""
+
+    DELIVERED = "delivered"
+    DROPPED = "dropped"
+    DEAD_LETTERED = "dead_lettered"
+    FAILED = "failed"
+    REFUSED = "refused"
+    EXPIRED = "expired"
+
+
+FINAL = (Outcome.DELIVERED, Outcome.DROPPED, Outcome.DEAD_LETTERED, Outcome.REFUSED, Outcome.EXPIRED)
+"""The outcomes a settled event can have, in the order the account names them."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RowRef:
+    """One row of one event: `child` is what follows `source/sequence` in the row's event id."""
+
+    sequence: int
+    child: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EventId:
+    """`source/sequence`, or `source/sequence/child` for a row made from the event."""
+
+    source: str
+    sequence: int
+    child: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> EventId:
+        """Raises ValueError, with the form that was expected, for anything that is not an event id."""
+        source, _, rest = text.partition("/")
+        number, _, child = rest.partition("/")
+        if not source or not (number.isascii() and number.isdigit()):
+            raise ValueError(f'"{text}" is not an event id; it looks like incoming/17 or incoming/17/3')
+        return cls(source, int(number), child)
+
+    @property
+    def row(self) -> RowRef:
+        return RowRef(self.sequence, self.child)
+
+    def __str__(self) -> str:
+        return f"{self.source}/{self.sequence}" + (f"/{self.child}" if self.child else "")
+
+
+@dataclass(frozen=True, slots=True)
+class RowOutcome:
+    """What became of a row, where it was not simply delivered or filtered: the exceptions.
+
+    Only `dead_lettered`, `refused`, `dropped` (by policy) and `failed` are reported this way.
+    """
+
+    row: RowRef
+    stage: str
+    """The transform or sink where it happened; for a bad event the name of the source."""
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """How the replay of one dead letter ended."""
+
+    event_id: str
+    stage: str
+    outcome: Outcome
+    """`delivered` or `dropped`: the letter is closed. `dead_lettered`: it failed again, for `reason`."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRange:
+    """A range of one source's log: `start` is in, `end` is out. The ledger's key for a micro-batch."""
+
+    source: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkState:
+    """How far one sink is with one batch."""
+
+    done: bool
+    attempts: int = 0
+    error: str = ""
+    since: float | None = None
+    """Seconds since the epoch at which the sink began to fail on this batch."""
+    owed: tuple[RowRef, ...] | None = None
+    """The rows it still has to take; None while it is not done means all of its rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchState:
+    """What the ledger knows of one batch."""
+
+    ref: BatchRange
+    delivered: BitMap64
+    """Origins of which at least one row was delivered."""
+    owed: BitMap64
+    """Origins that are not settled yet."""
+    sinks: Mapping[str, SinkState]
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Where the events of one source are. The fields after `received` add up to it when it balances."""
+
+    received: int = 0
+    delivered: int = 0
+    dropped: int = 0
+    dead_lettered: int = 0
+    refused: int = 0
+    expired: int = 0
+    in_flight: int = 0
+
+    @property
+    def settled(self) -> int:
+        return self.delivered + self.dropped + self.dead_lettered + self.refused + self.expired
+
+    @property
+    def balanced(self) -> bool:
+        return self.in_flight >= 0 and self.received == self.settled + self.in_flight
+
+    def as_dict(self) -> dict[str, int]:
+        """In the order in which `signoff audit --json` prints it."""
+        return {name: getattr(self, name) for name in self.__slots__}

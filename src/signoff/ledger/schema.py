@@ -1,0 +1,60 @@
+"""The tables of the ledger.
+
+sources     one row per source: the folded prefix [0, folded) with its counts, and where the next
+            batch must begin. `told` is the position below which the intake has told the source
+            everything; NULL where nobody tells it anything.
+batches     one row per batch that is not folded: owed origins, delivered origins, counts by outcome of
+            the origins that are settled. Batches of a source follow each other without gap.
+batch_sinks how far each sink is with a batch; removed with the batch.
+exceptions  rows that were not simply delivered or filtered, and expired origins (stage ''). In the
+            folded prefix only those of origins that are dead letters still, because their class can
+            change; `also_delivered` keeps the one bit of the folded bitmap that matters then.
+sinks       rows written and the last failure, for `signoff status`.
+clock       number of the last change to anyone's settlement; the intake asks for what is newer.
+
+Invariant, true after every transaction, for every source:
+    next = delivered + dropped + dead_lettered + refused + expired (sources) + the same (batches)
+           + owed (batches)
+"""
+
+from __future__ import annotations
+
+from signoff.ledger.outcome import FINAL
+
+VERSION = 1
+
+_COUNTS = ", ".join(f"{outcome} INTEGER NOT NULL DEFAULT 0" for outcome in FINAL)
+
+SCHEMA = f"""
+CREATE TABLE clock (change INTEGER NOT NULL);
+INSERT INTO clock VALUES (0);
+CREATE TABLE sources (
+    source TEXT PRIMARY KEY, next INTEGER NOT NULL DEFAULT 0, folded INTEGER NOT NULL DEFAULT 0,
+    folded_change INTEGER NOT NULL DEFAULT 0, ahead_change INTEGER NOT NULL DEFAULT 0, told INTEGER,
+    ignored INTEGER NOT NULL DEFAULT 0, {_COUNTS}
+) WITHOUT ROWID;
+CREATE TABLE batches (
+    source TEXT NOT NULL, start INTEGER NOT NULL, "end" INTEGER NOT NULL,
+    owed BLOB NOT NULL, owed_count INTEGER NOT NULL, "delivered_set" BLOB NOT NULL,
+    change INTEGER NOT NULL, opened_at REAL NOT NULL, settled_at REAL, {_COUNTS},
+    UNIQUE (source, start)
+);
+CREATE INDEX batches_by_change ON batches (source, change);
+CREATE INDEX batches_open ON batches (source, start) WHERE owed_count > 0;
+CREATE TABLE batch_sinks (
+    source TEXT NOT NULL, start INTEGER NOT NULL, sink TEXT NOT NULL, done INTEGER NOT NULL,
+    attempts INTEGER NOT NULL, error TEXT NOT NULL, since REAL, owed BLOB, owed_children TEXT,
+    PRIMARY KEY (source, start, sink)
+) WITHOUT ROWID;
+CREATE TABLE exceptions (
+    source TEXT NOT NULL, sequence INTEGER NOT NULL, child TEXT NOT NULL, stage TEXT NOT NULL,
+    outcome TEXT NOT NULL, reason TEXT NOT NULL, resolved TEXT NOT NULL DEFAULT '',
+    also_delivered INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (source, sequence, child, stage)
+) WITHOUT ROWID;
+CREATE TABLE sinks (
+    sink TEXT NOT NULL, source TEXT NOT NULL, rows INTEGER NOT NULL DEFAULT 0,
+    error TEXT NOT NULL DEFAULT '', since REAL,
+    PRIMARY KEY (sink, source)
+) WITHOUT ROWID
+"""

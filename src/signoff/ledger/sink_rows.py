@@ -1,0 +1,55 @@
+"""How far each sink is with a batch, as stored: the rows it owes are a bitmap, and a list for children."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+
+from pyroaring import BitMap64
+
+from signoff.ledger.outcome import RowRef, SinkState
+from signoff.ledger.sequences import from_bytes, to_bytes
+from signoff.pipeline.secrets import redact
+
+
+def save_sinks(db: sqlite3.Connection, source: str, start: int, sinks: Mapping[str, SinkState]) -> None:
+    """Replace what is known of these sinks; others of the batch stay as they are."""
+    db.executemany(
+        "INSERT OR REPLACE INTO batch_sinks "
+        "(source, start, sink, done, attempts, error, since, owed, owed_children) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (source, start, name, sink.done, sink.attempts, redact(sink.error), sink.since, *_pack(sink.owed))
+            for name, sink in sinks.items()
+        ],
+    )
+
+
+def load_sinks(db: sqlite3.Connection, source: str, start: int) -> dict[str, SinkState]:
+    found = db.execute(
+        "SELECT * FROM batch_sinks WHERE source = ? AND start = ? ORDER BY sink", (source, start)
+    )
+    return {
+        row["sink"]: SinkState(
+            bool(row["done"]), row["attempts"], row["error"], row["since"],
+            _unpack(row["owed"], row["owed_children"]),
+        )
+        for row in found
+    }  # fmt: skip
+
+
+def _pack(owed: tuple[RowRef, ...] | None) -> tuple[bytes | None, str | None]:
+    if owed is None:
+        return None, None
+    plain = BitMap64(row.sequence for row in owed if not row.child)
+    children = [(row.sequence, row.child) for row in owed if row.child]
+    return to_bytes(plain), json.dumps(children) if children else None
+
+
+def _unpack(plain: bytes | None, children: str | None) -> tuple[RowRef, ...] | None:
+    if plain is None:
+        return None
+    rows = [RowRef(sequence) for sequence in from_bytes(plain)]
+    rows += [RowRef(sequence, child) for sequence, child in json.loads(children or "[]")]
+    return tuple(sorted(rows))
