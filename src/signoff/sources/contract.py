@@ -1,4 +1,4 @@
-"""What a source is: five methods, all called by one thread of the intake process.
+"""What a source is: a handful of methods, all called by one thread of the intake process.
 
 The life of an event at its source:
 
@@ -111,6 +111,12 @@ class Source(ABC):
         The intake records them in the ledger and calls `settle` with those that were still owed.
         """
         return {}
+
+    def stop(self) -> None:
+        """There will be no more `receive`: turn away whoever still comes. `settle` goes on.
+
+        Called once at a graceful stop. What was handed out by `receive` stays owed.
+        """
 
     def drained(self) -> bool:
         """True when nothing that `settle` should still tell is pending; asked at the end of a run."""

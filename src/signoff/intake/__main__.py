@@ -1,0 +1,81 @@
+"""`python -m signoff.intake`: read the job, open everything, run, and say why when it does not work.
+
+Exit codes: 0 the run is over; 1 the source or the log cannot be used (the reason is in the status
+and on standard error; trying again later may help).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from signoff.errors import SignoffError
+from signoff.intake.control import Control
+from signoff.intake.job import Job
+from signoff.intake.loop import Intake
+from signoff.intake.status import Status, StatusFile
+from signoff.ledger import Follower, Ledger
+from signoff.log import LogWriter
+from signoff.pipeline.secrets import redact
+from signoff.sources.contract import Resume, SourceContext
+
+
+def main() -> int:
+    """One intake process, from its job to its end."""
+    control = Control(os.dup(0))
+    control.listen()
+    try:
+        job = Job.decode(control.read_job())
+    except SignoffError as error:
+        return _fail(None, str(error))
+    _take_over_stdin(job.stdin_fd)
+    try:
+        job.directory.mkdir(parents=True, exist_ok=True)
+        run(job, control)
+    except SignoffError as error:
+        return _fail(job, str(error))
+    except Exception as error:  # noqa: BLE001 - the last place where a reason can be left
+        sys.stderr.write(redact(traceback.format_exc()))
+        return _fail(job, f"{type(error).__name__}: {error}")
+    return 0
+
+
+def run(job: Job, control: Control) -> None:
+    """Open the log, the ledger and the source; receive and tell until the run is over."""
+    config = job.source_config()
+    source = config.build(Path(job.base))  # type: ignore[attr-defined]
+    log = LogWriter(job.log_directory, config.log)
+    ledger = Ledger(job.ledger) if job.acknowledges else None
+    try:
+        unit, position = log.last
+        source.open(
+            SourceContext(job.name, job.directory, job.once, Path(job.base)),
+            Resume(log.next_sequence, unit, position),
+        )
+        follower = Follower(ledger, job.name) if ledger else None
+        Intake(source, log, follower, control, StatusFile(job.directory)).run()
+    finally:
+        log.close()
+        if ledger:
+            ledger.close()
+
+
+def _take_over_stdin(descriptor: int | None) -> None:
+    """Descriptor 0 was the control pipe; from now on it is the run's standard input, or nothing."""
+    taken = os.open(os.devnull, os.O_RDONLY) if descriptor is None else descriptor
+    os.dup2(taken, 0)
+    os.close(taken)
+
+
+def _fail(job: Job | None, reason: str) -> int:
+    reason = redact(reason)
+    sys.stderr.write(f'source "{job.name}": {reason}\n' if job else f"{reason}\n")
+    if job:
+        StatusFile(job.directory).report(Status(os.getpid(), "failed", reason))
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""What an intake process is told to do: one line of JSON on its standard input.
+
+Not in its arguments, because the config holds secrets and everybody can read arguments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from signoff.errors import SourceError
+from signoff.pipeline.model import SourceConfig
+from signoff.pipeline.secrets import redact, register_secrets_of, reveal
+from signoff.sources import TYPES
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One source of one run."""
+
+    name: str
+    type: str
+    config: dict[str, Any]
+    """The source's fields, with secrets."""
+    state: str
+    """State directory of the run."""
+    base: str
+    """Directory of the pipeline file."""
+    once: bool = False
+    acknowledges: bool = True
+    """False: the source is told as soon as its events are in the log."""
+    stdin_fd: int | None = None
+    """Descriptor of the run's own standard input, for a source that reads it."""
+
+    @classmethod
+    def of(
+        cls, name: str, config: SourceConfig, *, state: Path, base: Path, once: bool = False,
+        acknowledges: bool = True, stdin_fd: int | None = None,
+    ) -> Job:  # fmt: skip
+        """The job of running a source with this config."""
+        return cls(
+            name, config.type, reveal(config), str(state), str(base), once, acknowledges, stdin_fd
+        )  # fmt: skip
+
+    def encode(self) -> bytes:
+        """The line the intake process reads."""
+        return orjson.dumps(asdict(self)) + b"\n"
+
+    @classmethod
+    def decode(cls, line: bytes) -> Job:
+        known = {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in orjson.loads(line).items() if key in known})
+
+    def source_config(self) -> SourceConfig:
+        """The config as its model; its secrets are registered, so that no message shows them."""
+        if self.type not in TYPES:
+            raise SourceError(
+                f'source "{self.name}" has unknown type "{self.type}"; known: {", ".join(TYPES)}'
+            )
+        try:
+            config = TYPES[self.type].model_validate({**self.config, "type": self.type})
+        except ValidationError as error:
+            problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+            raise SourceError(redact(f'source "{self.name}": {problems}')) from None
+        register_secrets_of(config)
+        return config
+
+    @property
+    def log_directory(self) -> Path:
+        return Path(self.state) / "log" / self.name
+
+    @property
+    def directory(self) -> Path:
+        """The source's own directory, which also holds the intake's status."""
+        return Path(self.state) / "intake" / self.name
+
+    @property
+    def ledger(self) -> Path:
+        return Path(self.state) / "ledger.db"

@@ -1,0 +1,223 @@
+"""The intake's one thread: receive, append, sync, tell, again and again.
+
+    receive ──► append ──► sync (group commit) ──► logged … ledger … ──► settle
+
+What it keeps: a source is told `logged` only after the fsync, and `settle` only what the ledger
+holds as settled (or, without acknowledgements, what is in the log). While the log or the disk has
+no room nothing is received, at most one received batch waits in memory, and settling goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections import deque
+from collections.abc import Mapping
+
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from signoff.errors import LogError, StateError
+from signoff.intake.control import Control
+from signoff.intake.status import IntakeState, Status, StatusFile
+from signoff.ledger import Follower
+from signoff.log import LogWriter
+from signoff.pipeline.secrets import redact
+from signoff.sources.contract import EndOfSource, Settlement, Source
+
+MAX_EVENTS = 50_000
+"""Most events asked of a source at a time."""
+POLL_S = 0.01
+"""How long a settled event waits at most before the source is told."""
+EXPIRE_S = 0.1
+RETRY_S = 0.1
+"""How soon to try again what failed for lack of room."""
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class Intake:
+    """One source that is open, its log, and the ledger that says what is settled."""
+
+    def __init__(
+        self, source: Source, log: LogWriter, follower: Follower | None, control: Control, status: StatusFile
+    ) -> None:
+        self._source, self._log, self._follower = source, log, follower
+        self._control, self._status = control, status
+        self._state: IntakeState = "receiving"
+        self._held_because = ""
+        self._untold_because = ""
+        self._retry_at = 0.0
+        self._source_held = False
+        """Held because the source itself has no room for its notes."""
+        self._waiting: pa.RecordBatch | None = None
+        """Received, but the log would not take it yet."""
+        self._appended: deque[tuple[int, int]] = deque()
+        """Batches (first sequence, count) the source has not been told to be logged."""
+        self._untold: deque[Settlement] = deque()
+        self._told_upto = 0
+        self._expire_at = 0.0
+        if follower is None and log.next_sequence:
+            # What a crash may have left between the log and the source; telling twice does no harm.
+            self._untold.append(_acknowledged(0, log.next_sequence))
+
+    def run(self) -> None:
+        """Work until the run is over."""
+        while not self._control.over():
+            if self._control.stop_requested and self._state in ("receiving", "held"):
+                self._state = "stopped"
+                self._source.stop()
+            self._step()
+        self._commit()
+        self._tell()
+        self._source.close()
+        self._state = "ended" if self._state == "ended" else "stopped"
+        self._report()
+
+    def _step(self) -> None:
+        pause = min(POLL_S, self._until_sync())
+        if self._receiving():
+            self._receive(pause)
+        else:
+            self._control.over(pause)
+        self._append()
+        if self._log.sync_due_in() == 0:
+            self._commit()
+        self._tell()
+        self._expire()
+        self._report()
+
+    def _receiving(self) -> bool:
+        open_ = self._state in ("receiving", "held") and self._waiting is None
+        return open_ and time.monotonic() >= self._retry_at
+
+    def _until_sync(self) -> float:
+        due = self._log.sync_due_in()
+        return POLL_S if due is None else due
+
+    # From the source to the log
+
+    def _receive(self, timeout_s: float) -> None:
+        try:
+            self._waiting = self._source.receive(MAX_EVENTS, timeout_s)
+        except EndOfSource:
+            self._state = "ended"
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self._source_held = True
+            self._hold(str(error.strerror))
+        else:
+            if self._source_held:
+                self._source_held = False
+                self._go_on()
+
+    def _append(self) -> None:
+        events = self._waiting
+        if events is None or time.monotonic() < self._retry_at:
+            return
+        if not events.num_rows:
+            self._waiting = None
+            return
+        try:
+            self._appended.append((self._log.append(events), events.num_rows))
+        except LogError as error:
+            self._hold(str(error))
+        else:
+            self._waiting = None
+            self._go_on()
+
+    def _commit(self) -> None:
+        """Make what was appended durable, and tell the source so."""
+        try:
+            durable = self._log.sync()
+        except LogError as error:
+            self._hold(str(error))
+            return
+        if self._waiting is None:
+            self._go_on()
+        while self._appended and sum(self._appended[0]) <= durable:
+            first, count = self._appended.popleft()
+            self._source.logged(first, count)
+            if self._follower is None:
+                self._untold.append(_acknowledged(first, first + count))
+
+    def _hold(self, reason: str) -> None:
+        """Receive nothing until there is room again."""
+        self._held_because = reason
+        self._retry_at = time.monotonic() + RETRY_S
+        if self._state == "receiving":
+            self._state = "held"
+
+    def _go_on(self) -> None:
+        self._held_because = ""
+        if self._state == "held":
+            self._state = "receiving"
+
+    # From the ledger to the source
+
+    def _tell(self) -> None:
+        """Tell the source what is newly settled. What cannot be told now stays to be told."""
+        try:
+            if not self._untold and self._follower is not None:
+                settled = self._follower.poll()
+                if settled is not None:
+                    self._untold.append(Settlement(settled.acknowledged, settled.refused, settled.expired))
+            while self._untold:
+                self._source.settle(self._untold[0])
+                self._untold.popleft()
+                if not self._untold:
+                    self._confirm()
+        except (OSError, StateError) as error:
+            if isinstance(error, OSError) and error.errno not in NO_ROOM:
+                raise
+            self._untold_because = f"the source cannot be told what is settled: {error}"
+        else:
+            self._untold_because = ""
+
+    def _confirm(self) -> None:
+        if self._follower is not None:
+            self._follower.confirm()
+            self._told_upto = self._follower.upto
+        else:
+            self._told_upto = self._log.durable_sequence
+
+    def _expire(self) -> None:
+        """Ask the source whose time is up, record it, and let the source answer those."""
+        now = time.monotonic()
+        if now < self._expire_at or self._follower is None:
+            return
+        self._expire_at = now + EXPIRE_S
+        reasons: Mapping[int, str] = self._source.expire()
+        if not reasons:
+            return
+        try:
+            expired = self._follower.expire(reasons)
+        except StateError as error:
+            self._untold_because = f"expiry cannot be recorded: {error}"
+            return
+        self._untold.append(Settlement(BitMap64(), {}, expired))
+        self._tell()
+
+    # What is said about it
+
+    def _report(self) -> None:
+        log = self._log
+        done = self._state in ("ended", "stopped") and self._waiting is None and not self._untold
+        self._status.report(
+            Status(
+                pid=os.getpid(),
+                state=self._state,
+                reason=redact(self._held_because or self._untold_because),
+                next_sequence=log.next_sequence,
+                durable_sequence=log.durable_sequence,
+                settled_sequence=self._told_upto,
+                drained=done and self._told_upto >= log.next_sequence and self._source.drained(),
+            )
+        )
+
+
+def _acknowledged(start: int, end: int) -> Settlement:
+    sequences = BitMap64()
+    sequences.add_range(start, end)
+    return Settlement(sequences)
