@@ -1,0 +1,258 @@
+"""One micro-batch from the log to settled: the heart of the engine. Runs on the driver.
+
+    open in the ledger ─► one pass over the rows ─► dead letters stored ─► sinks committed ─► recorded
+                              ▲                                                                │
+                              └──── after a wait, for the sinks and rows still owed ◄──────────┘
+
+The order is the promise. A dead letter is durable before its origin counts as settled; a sink has
+signed, or committed, before the ledger says so; the source hears of it only from the ledger. A kill
+between any two steps leads to the same range being done again, and every step can be repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+from pyroaring import BitMap64
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_type
+
+from signoff.engine.compile import Plan
+from signoff.engine.control import Control, GaveUp, Interrupted
+from signoff.engine.delivery import Pass, SinkTask, Span
+from signoff.engine.letters import LetterStore
+from signoff.engine.poison import PlanFailed, last_line
+from signoff.engine.receipts import read_receipts, receipts_directory, remove_receipts
+from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
+from signoff.engine.verdict import Round, judge
+from signoff.errors import SignoffError, SinkError
+from signoff.ledger.ledger import Ledger
+from signoff.ledger.outcome import BatchState, SinkState
+from signoff.log import excluded
+from signoff.pipeline.model import OnFailure, SinkConfig
+from signoff.pipeline.secrets import redact
+from signoff.sinks.contract import BatchRef, Sink
+from signoff.sinks.retry import next_wait_s
+
+logger = logging.getLogger(__name__)
+
+RangePlan = Callable[[int, int, set[str] | None], Plan]
+"""Compile the source's plan over a fixed range of the log, for some sinks or all."""
+
+
+@dataclass(frozen=True)
+class SinkEntry:
+    """A sink as the driver holds it."""
+
+    config: SinkConfig
+    sink: Sink
+
+
+@dataclass
+class BatchRunner:
+    """Does the batches of one source, one after the other."""
+
+    source: str
+    state: Path
+    log: Path
+    sinks: Mapping[str, SinkEntry]
+    policies: Mapping[str, OnFailure]
+    """What becomes of a row for which a step fails, by the step's name."""
+    ledger: Ledger
+    letters: LetterStore
+    control: Control
+    range_plan: RangePlan
+    isolate: Callable[[int, int], None]
+    """Find the events a plan fails on, store them as dead letters, exclude them from reading.
+    Raises PlanFailed if it is not the events."""
+    _due: dict[str, float] = field(default_factory=dict)
+
+    def run(self, batch: BatchRef, plan: Plan | None) -> None:
+        """Do a batch until it is settled. `plan` is the stream's own; None: read the range again.
+
+        Raises Interrupted or GaveUp when the run ends first; the batch then stays owed.
+        """
+        known = self.ledger.open_batch(batch.source, batch.start, batch.end, list(self.sinks))
+        if known.settled:
+            if plan is not None and plan.stateful:
+                touch(plan.df)
+            return
+        self._due = {}
+        while not known.settled:
+            known = self._round(batch, plan, known, self._due_sinks(known))
+            if plan is not None and not plan.stateful:
+                plan = None  # later rounds read the few rows they need, not what the stream planned
+        remove_receipts(receipts_directory(self.state, batch))
+
+    def _due_sinks(self, known: BatchState) -> dict[str, SinkState]:
+        """The sinks to ask now; waits when all that still owe have been asked a moment ago."""
+        owing = {name: state for name, state in known.sinks.items() if not state.done and name in self.sinks}
+        if not owing:
+            return {}
+        wait = min(self._due.get(name, 0.0) for name in owing) - time.monotonic()
+        self.control.wait(max(wait, 0.0))
+        now = time.monotonic()
+        return {name: state for name, state in owing.items() if self._due.get(name, 0.0) <= now + 0.005}
+
+    def _round(
+        self, batch: BatchRef, plan: Plan | None, known: BatchState, asked: Mapping[str, SinkState]
+    ) -> BatchState:
+        first = not known.delivered and not any(s.attempts or s.done for s in known.sinks.values())
+        verdict = judge(
+            self._results(batch, plan, asked, with_errors=first),
+            {name: (self.sinks[name].config, state) for name, state in asked.items()},
+            self.policies,
+            lambda name, parts: self._commit(name, batch, parts),
+            {name for name, entry in self.sinks.items() if entry.sink.atomic},
+            time.time(),
+        )
+        for name, state in known.sinks.items():
+            if not state.done and name not in asked:
+                self._not_asked(verdict, known, name, state)
+        self.letters.store(verdict.dead, self.control)
+        recorded = self.ledger.record(
+            batch.source,
+            batch.start,
+            batch.end,
+            delivered=verdict.delivered,
+            outcomes=verdict.outcomes,
+            sinks=verdict.sinks,
+            owed=verdict.owed,
+            rows=verdict.rows,
+        )
+        self._schedule(batch, verdict)
+        return recorded
+
+    def _not_asked(self, verdict: Round, known: BatchState, name: str, state: SinkState) -> None:
+        if name in self.sinks:
+            owed = known.owed if state.owed is None else BitMap64(row.sequence for row in state.owed)
+            verdict.owed |= owed
+            return
+        # Nobody can write to a sink that is gone from the pipeline, and nobody should wait for it.
+        logger.warning(
+            'sink "%s" is no longer in the pipeline; the batch it had not finished is closed', name
+        )
+        verdict.sinks[name] = SinkState(done=True, error="removed from the pipeline")
+
+    # -- the pass over the rows
+
+    def _results(
+        self, batch: BatchRef, plan: Plan | None, asked: Mapping[str, SinkState], *, with_errors: bool
+    ) -> list[Result]:
+        try:
+            results = self._try_pass(batch, plan, asked, with_errors)
+        except PlanFailed as failure:
+            logger.warning("batch %s failed, trying it again: %s", batch.key, failure)
+            try:
+                results = self._try_pass(batch, plan, asked, with_errors)
+            except PlanFailed as again:
+                self.isolate(batch.start, batch.end)
+                if plan is not None and plan.stateful:
+                    raise PlanFailed("the query starts again without the events it failed on") from again
+                results = self._try_pass(batch, None, asked, with_errors)
+        return results + (self._excluded(batch) if with_errors else [])
+
+    def _try_pass(
+        self, batch: BatchRef, plan: Plan | None, asked: Mapping[str, SinkState], with_errors: bool
+    ) -> list[Result]:
+        try:
+            return self._pass(batch, plan, asked, with_errors)
+        except (SignoffError, Interrupted):
+            raise
+        except Exception as failure:
+            if self.control.overdue:
+                raise Interrupted from failure
+            raise PlanFailed(last_line(failure)) from failure
+
+    def _pass(
+        self, batch: BatchRef, plan: Plan | None, asked: Mapping[str, SinkState], with_errors: bool
+    ) -> list[Result]:
+        directory = receipts_directory(self.state, batch)
+        receipts = [receipt for receipt in read_receipts(directory) if receipt.sink in asked]
+        covered: dict[str, list[Span]] = {}
+        for receipt in receipts:
+            covered.setdefault(receipt.sink, []).append(receipt.span)
+        if plan is None:
+            start, end = _span(batch, asked, with_errors)
+            plan = self.range_plan(start, end, None if with_errors else set(asked))
+        tasks = tuple(
+            sink_task(name, self.sinks[name], state, plan, covered.get(name, ()))
+            for name, state in asked.items()
+        )
+        errors = plan.errors if with_errors else ()
+        one_pass = Pass(batch, tasks, errors, None if plan.shuffled else directory)
+        results = from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow())
+        return results + [result for receipt in receipts for result in receipt.results]
+
+    def _excluded(self, batch: BatchRef) -> list[Result]:
+        """Poison events: the log withholds them from Spark, so their outcome is added here."""
+        withheld = excluded(self.log) & BitMap64(range(batch.start, batch.end))
+        return [
+            Result(self.source, Kind.ERROR, sequence, "", self.letters.reason(self.source, sequence))
+            for sequence in withheld
+        ]
+
+    # -- after the pass
+
+    def _commit(self, name: str, batch: BatchRef, parts: Sequence[bytes]) -> str | None:
+        try:
+            self.sinks[name].sink.commit(batch, parts)
+        except SinkError as error:
+            return redact(str(error))
+        return None
+
+    def _schedule(self, batch: BatchRef, verdict: Round) -> None:
+        """Set the time of the next try for each sink that failed."""
+        for name, state in verdict.sinks.items():
+            if state.done:
+                self._due.pop(name, None)
+                continue
+            patience = self.control.patience_s
+            if patience is not None and state.since is not None and time.time() - state.since > patience:
+                raise GaveUp(f'sink "{name}" still fails after {patience:.0f} s: {state.error}')
+            wait = next_wait_s(self.sinks[name].config.retry, state.attempts)
+            self._due[name] = time.monotonic() + wait
+            logger.warning(
+                'sink "%s" failed on batch %s (attempt %d, next in %.1f s): %s',
+                name, batch.key, state.attempts, wait, state.error,
+            )  # fmt: skip
+
+
+def sink_task(
+    name: str, entry: SinkEntry, state: SinkState, plan: Plan, covered: Sequence[Span] = ()
+) -> SinkTask:
+    """What the tasks of a pass need to serve one sink."""
+    only: dict[int, frozenset[str]] | None = None
+    if state.owed is not None:
+        only = {}
+        for row in state.owed:
+            only[row.sequence] = only.get(row.sequence, frozenset()) | {row.child}
+    sink_plan = plan.sinks[name]
+    return SinkTask(
+        name=name,
+        sink=entry.sink,
+        retry=entry.config.retry,
+        deliveries=sink_plan.deliveries,
+        schema=pa.schema([pa.field(n, to_arrow_type(t)) for n, t in sink_plan.schema.items()]),
+        attempts=state.attempts,
+        only=only,
+        covered=tuple(covered),
+    )
+
+
+def touch(df: DataFrame) -> None:
+    """Run a plan without any effect: of a stateful query Spark must see every partition of every batch."""
+    df.write.format("noop").mode("overwrite").save()
+
+
+def _span(batch: BatchRef, asked: Mapping[str, SinkState], whole: bool) -> Span:
+    """The part of the batch that holds the rows still owed."""
+    rows = [row.sequence for state in asked.values() for row in state.owed or ()]
+    if whole or not rows or any(state.owed is None for state in asked.values()):
+        return batch.start, batch.end
+    return min(rows), max(rows) + 1

@@ -1,0 +1,297 @@
+"""From a checked graph to one Spark plan per source.
+
+The plan of a source is everything stateless and stateful behind it, down to the rows that go to
+Python: one record per row with its lineage, the columns any sink needs, one boolean per delivery
+and the error columns. Rows that go nowhere and carry no error are left out here, inside Spark: an
+event that appears nowhere in a finished batch was dropped, and that costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import DataType
+
+from signoff.errors import PipelineError, Problem
+from signoff.pipeline.graph import Graph, Node, Port
+from signoff.pipeline.model import OnFailure
+from signoff.transforms.contract import FieldError, Step, Transform
+from signoff.transforms.frame import (
+    CHILD,
+    SEQUENCE,
+    DescribeError,
+    Frame,
+    MergeConflict,
+    View,
+    begin,
+    begin_again,
+    unified,
+)
+
+SOURCE_COLUMNS = ("payload", "headers", "message_id", "received_at")
+"""What transforms see of an event before anything is parsed."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """Rows of the plan that go to a sink: those where `alive` is true, with these columns."""
+
+    alive: str
+    columns: tuple[tuple[str, str | None], ...]
+    """The sink's column names, and the plan's columns that hold them (None: null in this input)."""
+    suffix: str
+    """Appended to the rows' ids when several inputs of one source meet at the sink."""
+
+
+@dataclass(frozen=True)
+class SinkPlan:
+    """What one sink gets from one source."""
+
+    name: str
+    deliveries: tuple[Delivery, ...]
+    schema: Mapping[str, DataType]
+
+
+@dataclass(frozen=True)
+class ErrorPlan:
+    column: str
+    stage: str
+    policy: OnFailure
+    describe: DescribeError | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The compiled plan of one source."""
+
+    df: DataFrame
+    sinks: Mapping[str, SinkPlan]
+    errors: tuple[ErrorPlan, ...]
+    stateful: bool
+    shuffled: bool
+    """Rows of one origin may be spread over partitions (see `engine.receipts`)."""
+
+
+def compile_source(
+    graph: Graph,
+    source: str,
+    df: DataFrame,
+    *,
+    streaming: bool,
+    sinks: set[str] | None = None,
+    entry: str | None = None,
+    problem: Callable[[Problem], None] | None = None,
+) -> Plan | None:
+    """Compile what hangs on `source`. `df` has the columns of the log's Spark source.
+
+    `sinks` restricts the plan to some sinks, `entry` to what lies behind one transform (for a
+    replayed dead letter). With `problem` given, every error of every node is reported there and None
+    is returned if there was any; without, the first error is raised as PipelineError.
+    """
+    return _Compiler(graph, source, streaming, sinks, entry, problem).compile(df)
+
+
+class _Compiler:
+    def __init__(
+        self,
+        graph: Graph,
+        source: str,
+        streaming: bool,
+        sinks: set[str] | None,
+        entry: str | None,
+        problem: Callable[[Problem], None] | None,
+    ) -> None:
+        self.graph, self.source, self.streaming = graph, source, streaming
+        self.problem = problem
+        self.failed = False
+        behind = graph.downstream(source)
+        if entry is not None and entry != source:
+            behind &= graph.downstream(entry) | {entry} | _ancestors(graph, entry)
+        wanted = {
+            name
+            for name in behind
+            if name in graph.sinks
+            and (sinks is None or name in sinks)
+            and (entry is None or entry == source or name in graph.downstream(entry))
+        }
+        self.nodes = [
+            node
+            for node in graph.nodes.values()
+            if node.name in behind and (node.name in wanted or graph.downstream(node.name) & wanted)
+        ]
+        self.entry = entry
+        self.views: dict[Port, View] = {}
+        self.readers = Counter(port for node in self.nodes for port in node.inputs)
+        self.stateful = False
+
+    def compile(self, df: DataFrame) -> Plan | None:
+        policy: OnFailure = "dead_letter"
+        _, view = begin(df, SOURCE_COLUMNS, self.source, policy)
+        self.views[Port(self.source, None)] = view
+        sinks: dict[str, SinkPlan] = {}
+        for node in self.nodes:
+            try:
+                if node.kind == "transform":
+                    self._transform(node)
+                elif node.kind == "sink":
+                    sinks[node.name] = self._sink(node)
+            except _InputMissing:
+                continue
+            except FieldError as error:
+                self._report(node, error.field, error.code, error.message, error.hint)
+            except MergeConflict as error:
+                self._report(node, "inputs", "merge-conflict", str(error), "cast one with a select")
+            except AnalysisException as error:
+                self._report(node, _expression_field(node), *_analysis(error))
+            except PySparkException as error:
+                self._report(node, _expression_field(node), "plan-error", _first_line(str(error)), "")
+        return None if self.failed else self._plan(sinks)
+
+    def _inputs(self, node: Node) -> dict[str, View]:
+        """The views of this source that feed a node, by the name of the input."""
+        found: dict[str, View] = {}
+        for port in node.inputs:
+            self.readers[port] -= 1
+            if port in self.views:
+                found[f"{port.node}.{port.output}" if port.output else port.node] = self.views[port]
+        if not found:
+            raise _InputMissing
+        return found
+
+    def _transform(self, node: Node) -> None:
+        views = self._inputs(node)
+        self._mark_pending()
+        view = next(iter(views.values())) if len(views) == 1 else self._unite(node, views)
+        if len(views) > 1:
+            self._mark_pending()
+        assert isinstance(node.config, Transform)
+        step = Step(node.name, self.graph.base, self.streaming)
+        for output, result in node.config.compile(step, view).items():
+            self.views[Port(node.name, output)] = result
+        self.stateful |= node.config.stateful
+
+    def _unite(self, node: Node, views: Mapping[str, View]) -> View:
+        frames = {id(view.frame): view.frame for view in views.values()}
+        if len(frames) == 1:
+            return next(iter(frames.values())).fork(node.name, views)
+        columns = unified({name: view.frame.schema_of(view) for name, view in views.items()})
+        parts = []
+        for name, view in views.items():
+            child = F.when(F.col(CHILD) == F.lit(""), F.lit(name)).otherwise(
+                F.concat(F.col(CHILD), F.lit(f"/{name}"))
+            )
+            parts.append(view.frame.cut(view).withColumn(CHILD, child))
+        united = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
+        return begin_again(united, list(columns), next(iter(frames.values())))
+
+    def _mark_pending(self) -> None:
+        """Tell each frame which of its views somebody will still read."""
+        for view in self.views.values():
+            view.frame.pending = []
+        for port, view in self.views.items():
+            if self.readers[port] > 0:
+                view.frame.pending.append(view.alive)
+
+    def _sink(self, node: Node) -> SinkPlan:
+        views = self._inputs(node)
+        schema = unified({name: view.frame.schema_of(view) for name, view in views.items()})
+        deliveries = tuple(
+            Delivery(
+                alive=view.alive,
+                columns=tuple((column, view.columns.get(column)) for column in schema),
+                suffix=name if len(views) > 1 else "",
+            )
+            for name, view in views.items()
+        )
+        return SinkPlan(node.name, deliveries, schema)
+
+    def _plan(self, sinks: Mapping[str, SinkPlan]) -> Plan:
+        frames: dict[int, Frame] = {id(view.frame): view.frame for view in self.views.values()}
+        errors = [error for frame in frames.values() for error in frame.errors]
+        if self.entry is not None:
+            errors = [error for error in errors if error.stage == self.entry or self._behind(error.stage)]
+        alive = {delivery.alive for sink in sinks.values() for delivery in sink.deliveries}
+        needed = {
+            physical
+            for sink in sinks.values()
+            for delivery in sink.deliveries
+            for _, physical in delivery.columns
+            if physical
+        }
+        reasons = {error.column for error in errors}
+        parts = []
+        for frame in frames.values():
+            columns = [c for c in frame.df.columns if c in alive or c in needed or c in reasons]
+            if not any(c in alive or c in reasons for c in columns):
+                continue
+            somewhere = reduce(Column.__or__, self._somewhere(frame, alive, reasons))
+            parts.append(frame.df.where(somewhere).select(SEQUENCE, CHILD, *columns))
+        df = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
+        return Plan(
+            df=df,
+            sinks=sinks,
+            errors=tuple(ErrorPlan(e.column, e.stage, e.policy, e.describe) for e in errors),
+            stateful=self.stateful,
+            shuffled=any(frame.shuffled for frame in frames.values()) or len(parts) > 1,
+        )
+
+    def _behind(self, stage: str) -> bool:
+        return self.entry is not None and stage in self.graph.downstream(self.entry)
+
+    @staticmethod
+    def _somewhere(frame: Frame, alive: set[str], reasons: set[str]) -> list[Column]:
+        flags = [F.coalesce(F.col(c), F.lit(False)) for c in frame.df.columns if c in alive]
+        return flags + [F.col(c).isNotNull() for c in frame.df.columns if c in reasons]
+
+    def _report(self, node: Node, field: str, code: str, message: str, hint: str) -> None:
+        line = node.field_lines.get(field, node.line)
+        text = f'{node.kind} "{node.name}": {message}'
+        problem = Problem(code, text, hint, file=self.graph.file, line=line)
+        if self.problem is None:
+            raise PipelineError([problem])
+        self.failed = True
+        self.problem(problem)
+
+
+class _InputMissing(Exception):
+    """No input of the node compiled, or none belongs to this source."""
+
+
+def _ancestors(graph: Graph, name: str) -> set[str]:
+    return {other for other in graph.nodes if name in graph.downstream(other)}
+
+
+def _expression_field(node: Node) -> str:
+    for field in ("where", "routes", "columns", "column", "key", "function", "schema"):
+        if field in node.field_lines:
+            return field
+    return "type"
+
+
+def _analysis(error: AnalysisException) -> tuple[str, str, str]:
+    """Code, message and hint of what Spark's analyser found."""
+    condition = error.getCondition() or ""
+    parameters = error.getMessageParameters() or {}
+    if condition.startswith("UNRESOLVED_COLUMN"):
+        proposal = ", ".join(
+            name for name in parameters.get("proposal", "").replace("`", "").split(", ") if name[:1] != "_"
+        )
+        name = parameters.get("objectName", "").strip("`")
+        return (
+            "unresolved-column",
+            f'there is no column "{name}"',
+            f"there is: {proposal}" if proposal else "",
+        )
+    code = "syntax-error" if condition == "PARSE_SYNTAX_ERROR" else "type-error"
+    return code, _first_line(str(error)), ""
+
+
+def _first_line(text: str) -> str:
+    line = next((line for line in text.splitlines() if line.strip()), "")
+    return line.split(" SQLSTATE")[0].strip()

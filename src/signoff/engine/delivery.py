@@ -1,0 +1,355 @@
+"""The one pass that hands each row of a batch to its sinks. Runs on executors, inside `mapInArrow`.
+
+Each sink has a thread of its own, so that a slow or failing one keeps no other waiting: every sink
+gets all its rows, closes, and is done when it is done. What goes back to the driver is small: per
+sink a bitmap of the origins it signed for, and the exceptions by row.
+
+A sink that is finished while others are still at it leaves a receipt on disk (see `receipts`): if
+the run is killed now, only the others are written again.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from signoff.engine.compile import Delivery, ErrorPlan
+from signoff.engine.receipts import write_receipt
+from signoff.engine.result import RESULT_SCHEMA, Kind, Result, RowArrays, pack_rows, to_batch
+from signoff.errors import PermanentError, SinkError, TransientError
+from signoff.ledger.sequences import from_numpy, to_bytes
+from signoff.pipeline.model import Retry
+from signoff.pipeline.secrets import redact
+from signoff.sinks.contract import EVENT_ID, BatchRef, Part, Sink, Writer
+from signoff.sinks.retry import deliver
+from signoff.transforms.frame import CHILD, SEQUENCE
+
+_RECEIPT_AFTER_S = 0.1
+"""A sink that is done this long before the others gets a receipt; sooner, the ledger's record comes first."""
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class SinkTask:
+    """What a task needs to know to serve one sink."""
+
+    name: str
+    sink: Sink
+    retry: Retry
+    deliveries: tuple[Delivery, ...]
+    schema: pa.Schema
+    """Columns after `event_id`."""
+    attempts: int = 0
+    """Tries made in earlier rounds of this batch."""
+    only: Mapping[int, frozenset[str]] | None = None
+    """Rows to write, as children by sequence; None: all."""
+    covered: tuple[Span, ...] = ()
+    """Sequences (first, last) that a receipt from before a crash covers."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """The function given to `mapInArrow`; pickled to executors."""
+
+    batch: BatchRef
+    sinks: tuple[SinkTask, ...]
+    errors: tuple[ErrorPlan, ...]
+    receipts: Path | None
+    """Where receipts go; None when the rows of an origin may be spread over partitions."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        part = Part(self.batch, context.partitionId(), context.taskAttemptId())
+        servers = [_Server(task, part) for task in self.sinks]
+        errors: list[Result] = []
+        span: Span | None = None
+        try:
+            for rows in batches:
+                if rows.num_rows == 0:
+                    continue
+                lineage = _Lineage(rows)
+                span = lineage.widen(span)
+                for server in servers:
+                    server.offer(rows, lineage, self.batch.source)
+                errors += self._errors(rows, lineage)
+            for server in servers:
+                server.finish()
+            yield from self._results(servers, errors, span, part)
+        finally:
+            for server in servers:
+                server.stop()
+
+    def _errors(self, rows: pa.RecordBatch, lineage: _Lineage) -> list[Result]:
+        found: list[Result] = []
+        for error in self.errors:
+            column = rows.column(error.column)
+            if column.null_count == len(column):
+                continue
+            for index in np.flatnonzero(np.asarray(pc.is_valid(column))).tolist():
+                text = column[index].as_py()
+                reason = error.describe(text) if error.describe else text
+                sequence, child = lineage.at(index)
+                found.append(Result(error.stage, Kind.ERROR, sequence, child, redact(reason)))
+        return found
+
+    def _results(
+        self, servers: list[_Server], errors: list[Result], span: Span | None, part: Part
+    ) -> Iterator[pa.RecordBatch]:
+        waiting = list(servers)
+        first_done: float | None = None
+        unwritten: list[_Server] = []
+        while waiting:
+            done = [server for server in waiting if server.wait(0.02)]
+            waiting = [server for server in waiting if server not in done]
+            unwritten += done
+            if done and first_done is None:
+                first_done = time.monotonic()
+            late = first_done is not None and time.monotonic() - first_done > _RECEIPT_AFTER_S
+            if waiting and late and unwritten and self.receipts is not None and span is not None:
+                for server in unwritten:
+                    if server.complete:
+                        write_receipt(self.receipts, server.task.name, part, span, server.results())
+                unwritten = []
+        collected = [result for server in servers for result in server.results()] + errors
+        yield to_batch(collected) if collected else pa.RecordBatch.from_pylist([], schema=RESULT_SCHEMA)
+
+
+class _Lineage:
+    """Sequence and child of the rows of one record batch."""
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        self.sequences = rows.column(SEQUENCE).to_numpy()
+        self.children = rows.column(CHILD)
+
+    def widen(self, span: Span | None) -> Span:
+        low, high = int(self.sequences.min()), int(self.sequences.max())
+        return (low, high) if span is None else (min(low, span[0]), max(high, span[1]))
+
+    def at(self, index: int) -> tuple[int, str]:
+        return int(self.sequences[index]), self.children[index].as_py()
+
+
+@dataclass
+class _Rows:
+    """Rows on their way to one sink."""
+
+    table: pa.RecordBatch
+    sequences: np.ndarray[tuple[int], np.dtype[np.int64]]
+    children: pa.Array
+
+
+@dataclass
+class _Server:
+    """One sink's thread in one task."""
+
+    task: SinkTask
+    part: Part
+    _queue: queue.SimpleQueue[_Rows | None] = field(default_factory=queue.SimpleQueue)
+    _signed: list[RowArrays] = field(default_factory=list)
+    _refused: list[Result] = field(default_factory=list)
+    _left: list[RowArrays] = field(default_factory=list)
+    _error: str = ""
+    _attempts: int = 0
+    _part: bytes | None = None
+    _crash: BaseException | None = None
+    _in_hand: _Rows | None = None
+    _drained: bool = False
+    _thread: threading.Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._attempts = self.task.attempts
+        name = f"sink-{self.task.name}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    # -- called by the task's own thread
+
+    def offer(self, rows: pa.RecordBatch, lineage: _Lineage, source: str) -> None:
+        for delivery in self.task.deliveries:
+            chosen = self._chosen(rows, lineage, delivery)
+            if chosen is not None:
+                self._queue.put(_rows(rows, lineage, delivery, self.task.schema, source, chosen))
+
+    def finish(self) -> None:
+        self._queue.put(None)
+
+    def wait(self, seconds: float) -> bool:
+        self._thread.join(seconds)
+        if not self._thread.is_alive() and self._crash is not None:
+            raise self._crash
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """The task ends, perhaps by an error elsewhere: nothing more is written."""
+        if self._thread.is_alive():
+            self._queue.put(None)
+
+    @property
+    def complete(self) -> bool:
+        return not self._left
+
+    def results(self) -> list[Result]:
+        name = self.task.name
+        found = list(self._refused)
+        if self._signed:
+            together = np.concatenate([sequences for sequences, _ in self._signed])
+            found.append(Result(name, Kind.SIGNED, number=len(together), blob=to_bytes(from_numpy(together))))
+        if self._left:
+            rows = pack_rows(self._left)
+            found.append(Result(name, Kind.OWED, text=self._error, number=self._attempts, blob=rows))
+        if self._part is not None:
+            found.append(Result(name, Kind.PART, blob=self._part))
+        return found
+
+    def _chosen(
+        self, rows: pa.RecordBatch, lineage: _Lineage, delivery: Delivery
+    ) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
+        """Indices of the rows of this delivery; None when there are none."""
+        alive = rows.column(delivery.alive)
+        mask = np.asarray(pc.fill_null(alive, False)) if alive.null_count else np.asarray(alive)
+        for first, last in self.task.covered:
+            mask = mask & ~((lineage.sequences >= first) & (lineage.sequences <= last))
+        chosen = np.flatnonzero(mask)
+        if self.task.only is not None:
+            only = self.task.only
+            chosen = np.array(
+                [
+                    index
+                    for index in chosen.tolist()
+                    if _joined(lineage.children[index].as_py(), delivery.suffix)
+                    in only.get(int(lineage.sequences[index]), ())
+                ],
+                dtype=np.int64,
+            )
+        return chosen if len(chosen) else None
+
+    # -- the sink's thread
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:  # noqa: BLE001 - handed to the task's thread, which raises it
+            self._crash = error
+
+    def _serve(self) -> None:
+        writer: Writer | None = None
+        down = False
+        try:
+            while (rows := self._queue.get()) is not None:
+                if down:
+                    # The sink did not answer a moment ago: the rest waits for the next round.
+                    self._left.append((rows.sequences, rows.children))
+                    continue
+                self._in_hand = rows
+                if writer is None:
+                    writer = self.task.sink.open(self.part)
+                down = self._write(writer, rows)
+                self._in_hand = None
+            self._drained = True
+            if writer is not None:
+                self._close(writer)
+        except SinkError as error:
+            self._give_back(error)
+
+    def _write(self, writer: Writer, rows: _Rows) -> bool:
+        """Hand over rows; true when the sink seems to be down."""
+        done = deliver(writer, rows.table, self.task.retry, attempts_before=self.task.attempts)
+        taken = np.flatnonzero(done.taken)
+        if len(taken):
+            everything = len(taken) == len(done.taken)
+            children = rows.children if everything else rows.children.take(pa.array(taken))
+            self._signed.append((rows.sequences if everything else rows.sequences[taken], children))
+        for refusal in done.refused:
+            sequence, child = int(rows.sequences[refusal.index]), rows.children[refusal.index].as_py()
+            self._refuse(sequence, child, refusal.reason)
+        if not done.left:
+            return False
+        self._left.append((rows.sequences[done.left], rows.children.take(pa.array(done.left))))
+        self._error = redact(done.error)
+        self._attempts = max(self._attempts, done.attempts)
+        # One row that fails says nothing of the others; none taken at all says the sink is down.
+        return not len(taken) and not done.refused
+
+    def _close(self, writer: Writer) -> None:
+        if self.task.sink.atomic and self._left:
+            writer.abort()
+            raise TransientError(self._error)
+        self._part = writer.close()
+
+    def _give_back(self, error: SinkError) -> None:
+        """Opening or closing failed: what was not signed for is owed, or refused if that is final.
+
+        Of an atomic sink nothing counts that is not closed.
+        """
+        rest = [(rows.sequences, rows.children) for rows in self._remaining()]
+        if self.task.sink.atomic:
+            rest, self._signed, self._part = self._signed + rest, [], None
+        self._error = redact(str(error))
+        self._attempts = max(self._attempts, self.task.attempts + 1)
+        if not isinstance(error, PermanentError):
+            self._left += rest
+            return
+        for sequences, children in rest:
+            for sequence, child in zip(sequences.tolist(), children.to_pylist(), strict=True):
+                self._refuse(sequence, child, self._error)
+
+    def _remaining(self) -> Iterator[_Rows]:
+        if self._in_hand is not None:
+            yield self._in_hand
+        while not self._drained and (rows := self._queue.get()) is not None:
+            yield rows
+
+    def _refuse(self, sequence: int, child: str, reason: str) -> None:
+        self._refused.append(Result(self.task.name, Kind.REFUSED, sequence, child, redact(reason)))
+
+
+def _rows(
+    rows: pa.RecordBatch,
+    lineage: _Lineage,
+    delivery: Delivery,
+    schema: pa.Schema,
+    source: str,
+    chosen: np.ndarray[tuple[int], np.dtype[np.int64]],
+) -> _Rows:
+    everything = len(chosen) == rows.num_rows
+    indices = None if everything else pa.array(chosen)
+    sequences = lineage.sequences if everything else lineage.sequences[chosen]
+    children = lineage.children if indices is None else lineage.children.take(indices)
+    if delivery.suffix:
+        children = pa.array([_joined(child, delivery.suffix) for child in children.to_pylist()], pa.string())
+    arrays = [event_ids(source, sequences, children)]
+    for field_, (_, physical) in zip(schema, delivery.columns, strict=True):
+        if physical is None:
+            arrays.append(pa.nulls(len(chosen), field_.type))
+        else:
+            column = rows.column(physical)
+            arrays.append(column if indices is None else column.take(indices))
+    names = [EVENT_ID, *schema.names]
+    return _Rows(pa.RecordBatch.from_arrays(arrays, names=names), sequences, children)
+
+
+def event_ids(
+    source: str, sequences: np.ndarray[tuple[int], np.dtype[np.int64]], children: pa.Array
+) -> pa.Array:
+    """`source/sequence` or `source/sequence/child` for each row."""
+    numbers = pc.cast(pa.array(sequences), pa.string())
+    plain = pc.binary_join_element_wise(pa.scalar(source), numbers, "/")
+    if pc.max(pc.binary_length(children)).as_py() == 0:
+        return plain
+    full = pc.binary_join_element_wise(plain, children, "/")
+    return pc.if_else(pc.equal(children, ""), plain, full)
+
+
+def _joined(child: str, suffix: str) -> str:
+    return "/".join(part for part in (child, suffix) if part)

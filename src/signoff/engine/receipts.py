@@ -1,0 +1,72 @@
+"""Receipts: what a sink signed for in a batch that is not finished.
+
+A batch is recorded in the ledger when all its tasks have ended. A sink that is done long before
+another one would be written again if the run were killed in between; its receipt prevents that. A
+receipt covers one sink and the sequences from the first to the last that one task saw, and holds
+the task's results for that sink. Tasks read contiguous slices of the log, so those sequences were
+in no other task; for plans that shuffle rows this does not hold, and no receipts are written.
+
+A receipt is durable before it counts (written aside, fsynced, renamed), and the directory of a
+batch is removed once the ledger has recorded it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from signoff.engine.result import Result, from_table, to_batch
+from signoff.sinks.contract import BatchRef, Part
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    sink: str
+    span: tuple[int, int]
+    results: list[Result]
+
+
+def receipts_directory(state: Path, batch: BatchRef) -> Path:
+    return state / "receipts" / batch.key
+
+
+def write_receipt(
+    directory: Path, sink: str, part: Part, span: tuple[int, int], results: Sequence[Result]
+) -> None:
+    """Executor: store one sink's results for one task."""
+    directory.mkdir(parents=True, exist_ok=True)
+    final = directory / f"{sink}.{span[0]}-{span[1]}.arrow"
+    aside = directory / f".{final.name}.{part.attempt}"
+    batch = to_batch(results)
+    with aside.open("wb") as file:
+        with pa.ipc.new_stream(file, batch.schema) as writer:
+            writer.write_batch(batch)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.rename(final)
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_receipts(directory: Path) -> list[Receipt]:
+    """Driver, before a batch is run again: what is signed for already."""
+    found = []
+    for path in sorted(directory.glob("*.arrow")):
+        sink, span = path.name.removesuffix(".arrow").rsplit(".", 1)
+        first, last = span.split("-")
+        with path.open("rb") as file:
+            results = from_table(pa.ipc.open_stream(file).read_all())
+        found.append(Receipt(sink, (int(first), int(last)), results))
+    return found
+
+
+def remove_receipts(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,150 @@
+"""From what the tasks said to what the ledger records: one round of one batch, judged per sink.
+
+A round is one pass over (part of) a batch. After it every sink is either done with the batch or
+owes known rows; every row that could not be computed or delivered has an outcome by the policy of
+its step or sink; and an origin of which nothing is owed is settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from pyroaring import BitMap64
+
+from signoff.engine.result import Kind, Result, unpack_rows
+from signoff.ledger.outcome import Outcome, RowOutcome, RowRef, SinkState
+from signoff.ledger.sequences import from_bytes, from_numpy
+from signoff.pipeline.model import OnFailure, SinkConfig
+from signoff.sinks.retry import exhausted
+
+_BY_POLICY: dict[OnFailure, Outcome] = {
+    "dead_letter": Outcome.DEAD_LETTERED,
+    "refuse": Outcome.REFUSED,
+    "drop": Outcome.DROPPED,
+}
+
+
+@dataclass
+class Round:
+    """What one round found out; what `Ledger.record` takes."""
+
+    delivered: BitMap64 = field(default_factory=BitMap64)
+    owed: BitMap64 = field(default_factory=BitMap64)
+    outcomes: list[RowOutcome] = field(default_factory=list)
+    sinks: dict[str, SinkState] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def dead(self) -> list[RowOutcome]:
+        return [outcome for outcome in self.outcomes if outcome.outcome == Outcome.DEAD_LETTERED]
+
+
+@dataclass(frozen=True)
+class SinkAnswer:
+    """What all tasks of a round said about one sink, put together."""
+
+    signed: BitMap64
+    rows: int
+    refused: list[tuple[RowRef, str]]
+    owed: list[RowRef]
+    attempts: int
+    error: str
+    parts: list[bytes]
+
+    @classmethod
+    def of(cls, results: Sequence[Result]) -> SinkAnswer:
+        signed, rows, attempts, error = BitMap64(), 0, 0, ""
+        refused: list[tuple[RowRef, str]] = []
+        owed: list[RowRef] = []
+        parts: list[bytes] = []
+        for result in results:
+            if result.kind == Kind.SIGNED:
+                signed |= from_bytes(result.blob)
+                rows += result.number or 0
+            elif result.kind == Kind.REFUSED:
+                assert result.sequence is not None
+                refused.append((RowRef(result.sequence, result.child or ""), result.text or ""))
+            elif result.kind == Kind.OWED:
+                assert result.blob is not None
+                sequences, children = unpack_rows(result.blob)
+                owed += map(RowRef, sequences.tolist(), children.to_pylist())
+                attempts = max(attempts, result.number or 0)
+                error = result.text or error
+            elif result.kind == Kind.PART and result.blob is not None:
+                parts.append(result.blob)
+        return cls(signed, rows, refused, owed, attempts, error, parts)
+
+
+def judge(
+    results: Sequence[Result],
+    asked: Mapping[str, tuple[SinkConfig, SinkState]],
+    policies: Mapping[str, OnFailure],
+    commit: Callable[[str, Sequence[bytes]], str | None],
+    atomic: set[str],
+    now: float,
+) -> Round:
+    """Judge one round. `asked`: the sinks it was for; `policies`: `on_error` by stage.
+
+    `commit` makes an atomic sink's batch visible and returns None, or why it could not.
+    """
+    verdict = Round()
+    for result in results:
+        if result.kind == Kind.ERROR:
+            assert result.sequence is not None
+            row = RowRef(result.sequence, result.child or "")
+            outcome = _BY_POLICY[policies[result.name]]
+            verdict.outcomes.append(RowOutcome(row, result.name, outcome, result.text or ""))
+    for name, (config, before) in asked.items():
+        mine = [result for result in results if result.name == name and result.kind != Kind.ERROR]
+        _judge_sink(verdict, name, config, before, SinkAnswer.of(mine), commit, name in atomic, now)
+    return verdict
+
+
+def _judge_sink(
+    verdict: Round,
+    name: str,
+    config: SinkConfig,
+    before: SinkState,
+    answer: SinkAnswer,
+    commit: Callable[[str, Sequence[bytes]], str | None],
+    atomic: bool,
+    now: float,
+) -> None:
+    policy = _BY_POLICY[config.on_failure]
+    attempts, error, owed = answer.attempts, answer.error, answer.owed
+    failed: str | None = error if owed else None
+    if atomic and not owed and (answer.parts or answer.rows):
+        failed = commit(name, answer.parts)
+        attempts = before.attempts + 1
+    whole = atomic and failed is not None
+    for row, reason in answer.refused:
+        verdict.outcomes.append(RowOutcome(row, name, policy, reason))
+    if failed is not None and exhausted(config.retry, attempts):
+        reason = f"gave up after {attempts} attempts: {failed}"
+        rows = owed if not whole else owed + [RowRef(int(sequence)) for sequence in answer.signed]
+        verdict.outcomes += [RowOutcome(row, name, policy, reason) for row in rows]
+        failed = None
+        if whole:
+            answer = SinkAnswer(BitMap64(), 0, answer.refused, [], attempts, error, [])
+    if failed is None:
+        verdict.delivered |= answer.signed
+        verdict.rows[name] = answer.rows
+        verdict.sinks[name] = SinkState(done=True, attempts=attempts)
+        return
+    origins = from_numpy(np.array([row.sequence for row in owed], dtype=np.uint64))
+    if whole:
+        origins |= answer.signed
+    else:
+        verdict.delivered |= answer.signed
+        verdict.rows[name] = answer.rows
+    untouched = before.owed is None and not answer.signed and not answer.refused
+    verdict.owed |= origins
+    verdict.sinks[name] = SinkState(
+        done=False,
+        attempts=attempts,
+        error=failed,
+        since=before.since or now,
+        owed=None if whole or untouched else tuple(owed),
+    )
