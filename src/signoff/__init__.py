@@ -1,0 +1,77 @@
+"""Signoff: an event leaves its source only when every place it was going has signed for it.
+
+The public names, each loaded when it is first used: importing `signoff` needs neither Spark nor Java.
+
+    Pipeline, load          a pipeline in Python, or from a file, as a checked Graph
+    Graph, Node, Port       the checked graph
+    Catalog                 the node types a pipeline may use
+    SignoffError and below  what is raised on purpose (see `signoff.errors`)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from signoff.errors import (
+        EngineError,
+        LogError,
+        PipelineError,
+        Problem,
+        SignoffError,
+        SinkError,
+        SourceError,
+        StateError,
+    )
+    from signoff.pipeline.builder import Pipeline
+    from signoff.pipeline.graph import Graph, Node, Port
+    from signoff.pipeline.model import Catalog
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Catalog",
+    "EngineError",
+    "Graph",
+    "LogError",
+    "Node",
+    "Pipeline",
+    "PipelineError",
+    "Port",
+    "Problem",
+    "SignoffError",
+    "SinkError",
+    "SourceError",
+    "StateError",
+    "__version__",
+    "load",
+]
+
+_HOMES = {
+    "Catalog": "signoff.pipeline.model",
+    "Graph": "signoff.pipeline.graph",
+    "Node": "signoff.pipeline.graph",
+    "Pipeline": "signoff.pipeline.builder",
+    "Port": "signoff.pipeline.graph",
+}
+
+
+def load(path: str | Path, catalog: Catalog | None = None) -> Graph:
+    """The checked graph of a pipeline file (YAML or Python); raises PipelineError with all problems."""
+    from signoff.catalog import default
+    from signoff.pipeline.load import load as load_file
+
+    return load_file(path, catalog or default())
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(importlib.import_module(_HOMES.get(name, "signoff.errors")), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import quote, unquote
 
-from pydantic import BaseModel, GetCoreSchemaHandler, SecretBytes, SecretStr
+from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, SecretBytes, SecretStr
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 MASK = "***"
@@ -111,6 +112,12 @@ class SecretUrl:
             python_schema=core_schema.union_schema([core_schema.is_instance_schema(cls), from_text]),
             serialization=core_schema.plain_serializer_function_ser_schema(str, when_used="json"),
         )
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {**handler(schema), "format": "uri", "writeOnly": True}
 
 
 def _passwords(url: str) -> list[str]:

@@ -1,0 +1,32 @@
+"""`signoff graph FILE`: the pipeline as a picture."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    file: Annotated[Path, typer.Argument(help="The pipeline: YAML or Python.")],
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="As a Mermaid flowchart, for Markdown.")] = False,
+) -> None:
+    """Draw the graph of a pipeline, in the terminal or as a Mermaid flowchart."""
+    from signoff.catalog import default
+    from signoff.pipeline import draw
+    from signoff.pipeline.load import load
+
+    graph = load(file, default())
+    if mermaid:
+        typer.echo(draw.mermaid(graph), nl=False)
+        return
+    picture = draw.text(graph, styled=sys.stdout.isatty())
+    encoding = sys.stdout.encoding or "utf-8"
+    # A terminal that cannot show the lines gets plain ones instead of an error.
+    try:
+        picture.encode(encoding)
+    except UnicodeEncodeError:
+        picture = draw.plain(picture)
+    typer.echo(picture, nl=False)

@@ -1,0 +1,110 @@
+"""`signoff new DIR`: a small project that runs as it is."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PIPELINE = """\
+# Base-station alarms: all of them to an archive, failed equipment to a table.
+# Every field is explained by `signoff describe TYPE`.
+name: {name}
+state: ./state                 # log, ledger, checkpoints, dead letters
+
+sources:
+  incoming:
+    type: files
+    path: ./in/*.jsonl
+    on_acknowledge: keep       # keep | move | delete
+
+transforms:
+  parsed:
+    type: parse_json
+    input: incoming
+    schema: "stationId BIGINT, dataPointId INT, alarmId INT, eventTime TIMESTAMP, value DOUBLE, \
+valueThreshold DOUBLE, isActive BOOLEAN"
+    timestamp_format: "yyyy-MM-dd HH:mm:ss z"
+  failed_equipment:
+    type: filter
+    input: parsed
+    where: alarmId = 303
+
+sinks:
+  archive:
+    type: files
+    input: parsed
+    path: ./out/archive
+    format: jsonl
+  table:
+    type: sqlite
+    input: failed_equipment
+    path: ./out/alarms.db
+    table: failed_equipment
+    retry: {{attempts: 5, initial_ms: 100, max_ms: 5000}}
+    on_failure: dead_letter    # dead_letter | refuse | drop
+"""
+
+README = """\
+# {name}
+
+A Signoff pipeline. `in/alarms.jsonl` holds {count} alarms, one of
+them malformed.
+
+    signoff check pipeline.yaml               # is it right?
+    signoff graph pipeline.yaml               # what does it look like?
+    signoff run pipeline.yaml --once          # process what is there, settle it, stop
+    signoff audit pipeline.yaml               # what became of every event
+    signoff dead-letters list pipeline.yaml   # what could not be processed, and why
+
+The results are in `out/`. Without `--once` the run goes on and takes every file that is moved into `in/`.
+"""
+
+GITIGNORE = "state/\nout/\n"
+ALARMS = 40
+
+
+def command(
+    directory: Annotated[Path, typer.Argument(help="Where to write it; made if it does not exist.")],
+) -> None:
+    """Write a starter project: a pipeline, some input and a README. It runs as it is."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise typer.BadParameter(f"{directory} exists and is not empty; nothing was written")
+    name = _name(directory)
+    files = {
+        "pipeline.yaml": PIPELINE.format(name=name),
+        "README.md": README.format(name=name, count=ALARMS),
+        ".gitignore": GITIGNORE,
+        "in/alarms.jsonl": alarms(),
+    }
+    for relative, text in files.items():
+        path = directory / relative
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    typer.echo(f"{directory} is ready. Next:\n  cd {directory}\n  signoff run pipeline.yaml --once")
+
+
+def alarms() -> str:
+    """The sample input; the last line is cut off, as a crashed writer leaves it."""
+    lines = []
+    for index in range(ALARMS):
+        alarm = {
+            "stationId": 1 + index % 5,
+            "dataPointId": 1 + index % 3,
+            "alarmId": 303 if index % 4 == 0 else 304,
+            "eventTime": f"2021-05-01 10:{index:02d}:00 UTC",
+            "value": round(4.2 + index * 0.35, 2),
+            "valueThreshold": 10.0,
+            "isActive": index % 7 != 0,
+        }
+        lines.append(json.dumps(alarm))
+    lines[-1] = lines[-1][:50]
+    return "\n".join(lines) + "\n"
+
+
+def _name(directory: Path) -> str:
+    name = re.sub(r"[^A-Za-z0-9_]+", "_", directory.resolve().name).strip("_")
+    return name if re.match(r"[A-Za-z]", name) else "alarms"
