@@ -163,6 +163,13 @@ class DeadLetters:
             ).fetchall()
         return {(row["stage"], row["reason"]): row["n"] for row in found}
 
+    def open_keys(self, source: str) -> set[tuple[str, str]]:
+        """(event id, stage) of every letter of a source that is still of concern; for the audit."""
+        where, values = _where(None, source, None, OPEN)
+        with self._store.read() as db:
+            found = db.execute(f"SELECT event_id, stage FROM letters WHERE {where}", values)
+            return {(row["event_id"], row["stage"]) for row in found}
+
     def request_replay(self, letters: Iterable[DeadLetter]) -> int:
         """Ask for these to be replayed; whoever runs the engine does it. Returns how many were stored."""
         return self._mark(letters, "replaying", "status = 'stored'")

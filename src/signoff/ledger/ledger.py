@@ -176,6 +176,11 @@ class Ledger:
         with self._store.write() as db:
             settlement.told(db, source, upto)
 
+    def tells_nobody(self, source: str) -> None:
+        """This source is told nothing (any more): its refusals need not be kept for an intake."""
+        with self._store.write() as db:
+            db.execute("UPDATE sources SET told = NULL WHERE source = ?", (source,))
+
     # -- trimming and the account -----------------------------------------------------------------
 
     def settled_upto(self, source: str) -> int:
@@ -202,7 +207,7 @@ class Ledger:
 
     def books(self, source: str) -> Books:
         with self._store.read() as db:
-            return _books(db, source)
+            return books_of(db, source)
 
     def account(self, source: str, received: int) -> Account:
         return self.books(source).account(received)
@@ -293,7 +298,7 @@ def _next(db: sqlite3.Connection, source: str) -> int:
     return int(found["next"]) if found else 0
 
 
-def _books(db: sqlite3.Connection, source: str) -> Books:
+def books_of(db: sqlite3.Connection, source: str) -> Books:
     row = db.execute("SELECT * FROM sources WHERE source = ?", (source,)).fetchone()
     if row is None:
         return Books(0, dict.fromkeys(FINAL, 0), 0, 0, 0)

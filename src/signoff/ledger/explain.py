@@ -1,0 +1,223 @@
+"""Explain: where one event is, why it is not acknowledged, and what became of each of its rows.
+
+Only exceptions are recorded by row, so a sink that is done and named no row of the event has nothing
+left to do for it: it took what it was given, or was given nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from signoff.ledger.dead_letters import DeadLetter, DeadLetters
+from signoff.ledger.ledger import Ledger, RowRecord
+from signoff.ledger.outcome import EventId, Outcome, SinkState
+from signoff.pipeline.graph import Graph
+
+State = Literal[
+    "unknown",
+    "waiting",
+    "in flight",
+    "delivered",
+    "dropped",
+    "dead_lettered",
+    "refused",
+    "expired",
+    "settled",
+]
+"""The final outcomes, and: `unknown` (never received), `waiting` (in the log, in no batch yet),
+`in flight` (a sink owes it), `settled` (so long ago that only the counts are kept)."""
+
+
+class EventLog(Protocol):
+    """What explain needs of a log; `signoff.log.LogReader` is one."""
+
+    def head(self) -> int: ...
+    def lookup(self, sequences: Iterable[int]) -> dict[int, dict[str, Any]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One stage's part in the event's story."""
+
+    stage: str
+    event_id: str
+    state: str
+    """An outcome, `owed`, or `done`."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The answer to "where is this event?"."""
+
+    event_id: str
+    state: State
+    acknowledged: bool | None
+    """Whether the source may forget it; None where the source cannot be told, or the event is unknown."""
+    why: str
+    """One sentence: why it is, or is not, acknowledged."""
+    lines: tuple[Line, ...] = ()
+    received_at: str | None = None
+    payload: str | None = None
+    payload_encoding: str = "utf-8"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    letters: tuple[DeadLetter, ...] = ()
+
+
+def explain(graph: Graph, event_id: str, open_log: Callable[[Path], EventLog]) -> Explanation:
+    """Explain an event of a pipeline: `explain(graph, "incoming/17", LogReader)`. Changes nothing.
+
+    Raises ValueError when the text is not an event id.
+    """
+    event = EventId.parse(event_id)
+    state = graph.state
+    with (
+        Ledger(state / "ledger.db", readonly=True) as ledger,
+        DeadLetters(state / "dead_letters.db", readonly=True) as letters,
+    ):
+        known = event.source in graph.sources or event.source in ledger.sources()
+        if not known:
+            names = ", ".join(graph.sources)
+            return Explanation(
+                event_id, "unknown", None, f'there is no source "{event.source}" (have: {names})'
+            )
+        log = open_log(state / "log" / event.source)
+        return _Story(graph, event, ledger, letters, log).tell()
+
+
+class _Story:
+    def __init__(
+        self, graph: Graph, event: EventId, ledger: Ledger, letters: DeadLetters, log: EventLog
+    ) -> None:
+        self._graph, self._event, self._ledger, self._log = graph, event, ledger, log
+        source, sequence = event.source, event.sequence
+        self._batch = ledger.batch_of(source, sequence)
+        self._folded = self._batch is None and sequence < ledger.folded_upto(source)
+        self._rows = ledger.rows(source, sequence)
+        self._letters = letters.of_origin(source, sequence)
+
+    def tell(self) -> Explanation:
+        state = self._state()
+        acknowledged, why = self._answer(state)
+        found = {} if state == "unknown" else self._log.lookup([self._event.sequence])
+        content = found.get(self._event.sequence) or self._content_of_letter()
+        received_at = content.get("received_at")
+        text, encoding = as_text(content["payload"]) if "payload" in content else (None, "utf-8")
+        return Explanation(
+            str(self._event), state, acknowledged, why, tuple(self._lines()),
+            received_at.isoformat() if received_at else None, text, encoding,
+            content.get("headers") or {}, tuple(self._letters),
+        )  # fmt: skip
+
+    def _state(self) -> State:
+        standing = {row.outcome for row in self._rows if not row.resolved}
+        if Outcome.EXPIRED in standing:
+            return "expired"
+        if self._folded:
+            return "dead_lettered" if Outcome.DEAD_LETTERED in standing else "settled"
+        if self._batch is None:
+            return "waiting" if self._event.sequence < self._log.head() else "unknown"
+        if self._event.sequence in self._batch.owed:
+            return "in flight"
+        if Outcome.REFUSED in standing:
+            return "refused"
+        if Outcome.DEAD_LETTERED in standing:
+            return "dead_lettered"
+        return "delivered" if self._event.sequence in self._batch.delivered else "dropped"
+
+    def _answer(self, state: State) -> tuple[bool | None, str]:
+        source = self._event.source
+        if state == "unknown":
+            return None, f"{source} has received {self._log.head()} events, this one is not among them"
+        node = self._graph.sources.get(source)
+        if node is not None and not self._graph.acknowledges(source):
+            if getattr(node.config, "can_acknowledge", True):
+                return True, "acknowledgements are off: the source was told when the event was in the log"
+            return None, f"{source} cannot be acknowledged; the event is {state.replace('_', '-')}"
+        if state == "waiting":
+            return False, "it is in the log and waits for the next batch"
+        if state == "in flight":
+            return False, self._why_in_flight()
+        if state == "refused":
+            return False, f"the source was given a negative answer: {self._reason(Outcome.REFUSED)}"
+        if state == "expired":
+            return False, f"the source stopped waiting: {self._reason(Outcome.EXPIRED)}"
+        return True, _SETTLED[state]
+
+    def _why_in_flight(self) -> str:
+        assert self._batch is not None
+        owing = [
+            f"{name} owes it {_since(sink)}"
+            for name, sink in self._batch.sinks.items()
+            if not sink.done and self._owes(sink)
+        ]
+        if owing:
+            return "; ".join(owing)
+        return f"its batch [{self._batch.ref.start}, {self._batch.ref.end}) is being worked on"
+
+    def _owes(self, sink: SinkState) -> bool:
+        return sink.owed is None or any(self._concerns(row.sequence, row.child) for row in sink.owed)
+
+    def _concerns(self, sequence: int, child: str) -> bool:
+        """Rows of the event asked for, and of those made from it."""
+        asked = self._event
+        if sequence != asked.sequence:
+            return False
+        return not asked.child or child == asked.child or child.startswith(asked.child + "/")
+
+    def _lines(self) -> Iterable[Line]:
+        for row in self._rows:
+            if row.stage and self._concerns(row.row.sequence, row.row.child):
+                yield self._line_of_row(row)
+        if self._batch is None:
+            return
+        named = {row.stage for row in self._rows}
+        for name, sink in self._batch.sinks.items():
+            if not sink.done and self._owes(sink):
+                yield Line(name, str(self._event), "owed", _since(sink))
+            elif name not in named:
+                yield Line(name, str(self._event), "done", "took its rows, if any reached it")
+
+    def _line_of_row(self, row: RowRecord) -> Line:
+        event_id = str(EventId(self._event.source, row.row.sequence, row.row.child))
+        after = f" (letter closed: {row.resolved})" if row.resolved else ""
+        return Line(row.stage, event_id, row.outcome, row.reason + after)
+
+    def _reason(self, outcome: Outcome) -> str:
+        return next(row.reason for row in self._rows if row.outcome == outcome)
+
+    def _content_of_letter(self) -> dict[str, Any]:
+        """The log may be trimmed; a letter has the payload as well."""
+        if not self._letters:
+            return {}
+        letter = self._letters[0]
+        at = None if letter.received_at is None else datetime.fromtimestamp(letter.received_at, UTC)
+        return {"payload": letter.payload, "headers": letter.headers, "received_at": at}
+
+
+_SETTLED = {
+    "delivered": "every sink that was to have a row of it has signed",
+    "dropped": "nothing of it was left to deliver",
+    "dead_lettered": "what could not be delivered is stored as a dead letter",
+    "settled": "it is settled since long; only the counts of its batch are kept",
+}
+
+
+def as_text(payload: bytes) -> tuple[str, str]:
+    """A payload for people and JSON: as text, else as base64; and which of the two."""
+    try:
+        return payload.decode("utf-8"), "utf-8"
+    except UnicodeDecodeError:
+        return base64.b64encode(payload).decode("ascii"), "base64"
+
+
+def _since(sink: SinkState) -> str:
+    if not sink.attempts and not sink.error:
+        return "(not tried yet)"
+    since = f"since {datetime.fromtimestamp(sink.since, UTC):%Y-%m-%dT%H:%M:%SZ}, " if sink.since else ""
+    return f"({since}tried {sink.attempts} times{': ' + sink.error if sink.error else ''})"
