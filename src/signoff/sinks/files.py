@@ -253,7 +253,7 @@ def _compress(text: pa.Buffer, compression: Compression) -> memoryview:
     if compression == "gzip":
         return memoryview(gzip.compress(text, compresslevel=5, mtime=0))
     if compression == "zstd":
-        return memoryview(pa.Codec("zstd").compress(text))
+        return memoryview(pa.Codec("zstd").compress(text, asbytes=True))
     return memoryview(text)
 
 

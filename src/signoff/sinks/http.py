@@ -1,0 +1,206 @@
+"""Sink `http`: rows posted as JSON to an address (a webhook).
+
+Invariants: a row is signed for when a 2xx answer to the request that held it was read; every other
+answer is transient or permanent by its status alone, and both lists are in the config. A request
+with several rows that is rejected is sent again in halves until the rows at fault stand alone.
+
+At least once: a request whose answer is lost is sent again, with the same `Idempotency-Key`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import ssl
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import httpx
+import pyarrow as pa
+from pydantic import Field, SecretStr
+
+from signoff.errors import PermanentError
+from signoff.pipeline.model import SinkConfig
+from signoff.pipeline.secrets import SecretUrl, register_secrets_of
+from signoff.sinks.contract import EVENT_ID, Part, Refusal, Sink, Writer
+from signoff.sinks.jsontext import json_lines
+from signoff.sinks.refusal import RowsRejected, fit, isolate, refused
+
+_BODY_SHOWN = 200
+_SILENT_REQUESTS = 3
+"""Requests in a row without any answer after which the rest of a write is not sent (at least as many
+as run at once): a sink that is down costs a few timeouts, not one per row."""
+
+
+class HttpSinkConfig(SinkConfig):
+    """JSON posted to an HTTP address."""
+
+    summary: ClassVar[str] = "A webhook: rows as JSON, one or several a request."
+
+    type: Literal["http"] = "http"
+    url: SecretUrl
+    """Address the rows are sent to; a password in it is never shown."""
+    method: Literal["POST", "PUT"] = "POST"
+    mode: Literal["each", "array", "ndjson"] = "each"
+    """What a request holds: `each` one row, `array` rows as a JSON array, `ndjson` rows, one a line."""
+    max_rows: int = Field(default=500, ge=1)
+    """Most rows of one request, in the modes `array` and `ndjson`."""
+    concurrency: int = Field(default=4, ge=1, le=64)
+    """Requests at once in each task; with 1, rows arrive in the order of their events."""
+    headers: dict[str, SecretStr] = Field(default={})
+    """Further headers of each request; the values are never shown."""
+    token: SecretStr | None = None
+    """Sent as `Authorization: Bearer …`."""
+    timeout_ms: int = Field(default=30_000, ge=1)
+    """How long to wait for the connection, and for each part of the answer."""
+    transient_statuses: tuple[int, ...] = (408, 425, 429, 500, 502, 503, 504)
+    """Statuses after which the rows are sent again. Every other one that is not 2xx refuses them for good."""
+    split_statuses: tuple[int, ...] = (400, 413, 422)
+    """Permanent statuses that may be the fault of one row of several: the request is repeated in halves."""
+    verify_tls: bool = True
+    """Whether the server's certificate must be valid."""
+
+    def build(self, base: Path) -> HttpSink:
+        return HttpSink(self)
+
+
+class HttpSink(Sink):
+    def __init__(self, config: HttpSinkConfig) -> None:
+        self.config = config
+
+    def prepare(self) -> None:
+        register_secrets_of(self.config)
+        try:
+            url = httpx.URL(self.config.url.get())
+        except httpx.InvalidURL as error:
+            raise PermanentError(f"{self.config.url} is not a valid address: {error}") from error
+        if url.scheme not in ("http", "https") or not url.host:
+            raise PermanentError(f"{self.config.url} is not an http:// or https:// address")
+
+    def open(self, part: Part) -> Writer:
+        register_secrets_of(self.config)  # this is another process than the one that read the file
+        return _HttpWriter(self.config)
+
+
+@dataclass(slots=True)
+class _Request:
+    """The rows of one write, as they go over the wire."""
+
+    ids: list[str]
+    lines: list[bytes]
+    silent: int = 0
+    """Requests since the last answer of any kind."""
+    failed: list[Refusal] = field(default_factory=list)
+
+
+class _HttpWriter(Writer):
+    def __init__(self, config: HttpSinkConfig) -> None:
+        self._config = config
+        self._client: httpx.Client | None = None
+        self._pool: ThreadPoolExecutor | None = None
+
+    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
+        sorted_out = fit(rows)
+        lines = json_lines(sorted_out.rows).view(pa.large_binary()).to_pylist()
+        request = _Request(sorted_out.rows.column(EVENT_ID).to_pylist(), lines)
+        size = 1 if self._config.mode == "each" else self._config.max_rows
+        ranges = [(start, min(start + size, len(lines))) for start in range(0, len(lines), size)]
+        client, pool = self._ready()
+
+        def send(bounds: tuple[int, int]) -> list[Refusal]:
+            return isolate(*bounds, lambda start, end: self._send(client, request, start, end))
+
+        permanent = [one for refusals in pool.map(send, ranges) for one in refusals]
+        return sorted_out.original([*permanent, *request.failed])
+
+    def close(self) -> bytes | None:
+        self.abort()
+        return None
+
+    def abort(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _ready(self) -> tuple[httpx.Client, ThreadPoolExecutor]:
+        if self._client is None or self._pool is None:
+            self._client = _client(self._config)
+            self._pool = ThreadPoolExecutor(self._config.concurrency, "signoff-http")
+        return self._client, self._pool
+
+    def _send(self, client: httpx.Client, request: _Request, start: int, end: int) -> None:
+        """Send some rows in one request. Raises RowsRejected when they may be accepted in halves,
+        or, for a single row, never; notes transient failures in the request."""
+        config = self._config
+        if request.silent >= max(_SILENT_REQUESTS, config.concurrency):
+            return _fail(request, start, end, f"not sent: {config.url} does not answer")
+        ids, lines = request.ids[start:end], request.lines[start:end]
+        headers = {"Idempotency-Key": _key(ids)}
+        try:
+            answer = client.request(
+                config.method, config.url.get(), content=_body(lines, config.mode), headers=headers
+            )
+        except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
+            raise PermanentError(f"{config.url}: {error}") from error
+        except httpx.HTTPError as error:
+            request.silent += 1
+            return _fail(request, start, end, f"{config.url}: {str(error) or type(error).__name__}")
+        request.silent = 0
+        if answer.is_success:
+            return None
+        reason = f"{config.url} answered {answer.status_code} {answer.reason_phrase}: {_excerpt(answer)}"
+        if answer.status_code in config.transient_statuses:
+            return _fail(request, start, end, reason)
+        if end - start == 1 or answer.status_code in config.split_statuses:
+            raise RowsRejected(reason)
+        request.failed += [refused(index, reason) for index in range(start, end)]
+        return None
+
+
+def _client(config: HttpSinkConfig) -> httpx.Client:
+    headers = {name: value.get_secret_value() for name, value in config.headers.items()}
+    headers.setdefault(
+        "Content-Type", "application/x-ndjson" if config.mode == "ndjson" else "application/json"
+    )
+    if config.token is not None:
+        headers["Authorization"] = f"Bearer {config.token.get_secret_value()}"
+    secure = config.url.get().lower().startswith("https:") and config.verify_tls
+    return httpx.Client(
+        headers=headers,
+        timeout=config.timeout_ms / 1000,
+        verify=_trusted() if secure else False,
+        limits=httpx.Limits(max_connections=config.concurrency),
+    )
+
+
+@functools.cache
+def _trusted() -> ssl.SSLContext:
+    """Reading the trusted certificates takes longer than a small batch: once per process."""
+    return httpx.create_ssl_context()
+
+
+def _body(lines: Sequence[bytes], mode: str) -> bytes:
+    if mode == "ndjson":
+        return b"".join(lines)
+    objects = b",".join(line[:-1] for line in lines)
+    return objects if mode == "each" else b"[" + objects + b"]"
+
+
+def _key(ids: Sequence[str]) -> str:
+    """The same for the same rows, on every replay."""
+    return ids[0] if len(ids) == 1 else hashlib.sha256("\n".join(ids).encode()).hexdigest()
+
+
+def _fail(request: _Request, start: int, end: int, reason: str) -> None:
+    request.failed += [refused(index, reason, transient=True) for index in range(start, end)]
+
+
+def _excerpt(answer: httpx.Response) -> str:
+    text = answer.text.strip()
+    return (text[:_BODY_SHOWN] + "…" if len(text) > _BODY_SHOWN else text) or "(no text)"

@@ -1,0 +1,365 @@
+"""Sink `postgres`: rows upserted into a table, keyed by `event_id`.
+
+    COPY rows as text ─► temporary table ─► INSERT … SELECT with casts … ON CONFLICT DO UPDATE ─► COMMIT
+
+Invariants: `write` returns after the commit; the same row written again replaces itself; a row that
+the table rejects (a cast, a constraint, a trigger) is refused alone. When the one statement fails,
+the server goes through the rows by itself and notes those that fail: halving from here would take
+a round trip per bad row.
+
+Values are copied as text and cast to the types the table has, so an existing table may be stricter
+or wider than what `create_table` would make.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pv
+import pyarrow.types as pt
+from pydantic import Field, field_validator
+
+from signoff.errors import PermanentError, SinkError, TransientError
+from signoff.pipeline.model import SinkConfig
+from signoff.pipeline.secrets import SecretUrl
+from signoff.sinks.contract import EVENT_ID, Part, Refusal, Sink, Writer
+from signoff.sinks.jsontext import TEXT, iso_time, json_values
+from signoff.sinks.refusal import Fit, brief, fit, refused
+
+try:
+    import psycopg
+except ModuleNotFoundError:  # an extra; building the sink says so
+    if not TYPE_CHECKING:
+        psycopg = None
+
+STAGE = "signoff_stage"
+REFUSED = "signoff_refused"
+PLACE = "signoff_place"
+"""Column of the temporary table: the row's place in the batch."""
+_NAME = re.compile(r'\s*(?:"((?:[^"]|"")+)"|([^".\s]+))\s*')
+
+_COLUMNS_OF = """
+SELECT attname, format_type(atttypid, -1) FROM pg_attribute
+WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+"""
+_UNIQUE_EVENT_ID = """
+SELECT EXISTS (
+  SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+  WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indpred IS NULL AND i.indnkeyatts = 1
+    AND a.attname = %s)
+"""
+
+
+class PostgresSinkConfig(SinkConfig):
+    """A table in a PostgreSQL database, one row per event."""
+
+    summary: ClassVar[str] = "A table in PostgreSQL; rows are copied in bulk and upserted by event_id."
+
+    type: Literal["postgres"] = "postgres"
+    url: SecretUrl
+    """`postgresql://user:password@host:port/database`; the password is never shown."""
+    table: str = Field(min_length=1)
+    """Table the rows go to, `name` or `schema.name`; a name with capitals or dots may be put in
+    double quotes. It needs a PRIMARY KEY or UNIQUE constraint on `event_id`."""
+    create_table: bool = True
+    """Create the table if it is missing, and add columns it lacks."""
+    connect_timeout_s: int = Field(default=10, ge=1)
+    """How long to wait for a connection."""
+
+    @field_validator("table")
+    @classmethod
+    def _is_a_name(cls, value: str) -> str:
+        _name_parts(value)
+        return value
+
+    def build(self, base: Path) -> PostgresSink:
+        if psycopg is None:
+            raise PermanentError(
+                'sink type postgres needs psycopg, which is not installed: pip install "signoff[postgres]"'
+            )
+        return PostgresSink(self.url, self.table, self.create_table, self.connect_timeout_s)
+
+
+class PostgresSink(Sink):
+    def __init__(
+        self, url: SecretUrl, table: str, create_table: bool = True, connect_timeout_s: int = 10
+    ) -> None:
+        self.url = url
+        self.table = _name_parts(table)
+        self.create_table = create_table
+        self.connect_timeout_s = connect_timeout_s
+
+    @property
+    def name(self) -> str:
+        """The table's name, quoted for SQL."""
+        return ".".join('"' + part.replace('"', '""') + '"' for part in self.table)
+
+    def prepare(self) -> None:
+        try:
+            with self.connect() as connection:
+                self._refuse_unusable_table(connection)
+        except psycopg.Error as error:
+            raise self.failure(error) from error
+
+    def open(self, part: Part) -> Writer:
+        return _PostgresWriter(self)
+
+    def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        return psycopg.connect(
+            self.url.get(),
+            connect_timeout=self.connect_timeout_s,
+            application_name="signoff",
+            options="-c timezone=UTC -c datestyle=ISO -c client_encoding=UTF8",
+        )
+
+    def failure(self, error: psycopg.Error) -> SinkError:
+        """What an error of the whole statement means for the rows."""
+        text = f"table {self.name}: {brief(error)}"
+        lasting = (
+            psycopg.ProgrammingError,
+            psycopg.NotSupportedError,
+            psycopg.DataError,
+            psycopg.IntegrityError,
+        )
+        return PermanentError(text) if isinstance(error, lasting) else TransientError(text)
+
+    def _refuse_unusable_table(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        if not connection.execute(_COLUMNS_OF, [self.name]).fetchall():
+            if self.create_table:
+                return
+            raise PermanentError(f"there is no table {self.name}; create it or set create_table: true")
+        found = connection.execute(_UNIQUE_EVENT_ID, [self.name, EVENT_ID]).fetchone()
+        if not found or not found[0]:
+            raise PermanentError(
+                f"table {self.name} has no PRIMARY KEY or UNIQUE constraint on {EVENT_ID} alone, "
+                f"so a replay would write rows twice; add one or choose another table"
+            )
+
+
+class _PostgresWriter(Writer):
+    def __init__(self, sink: PostgresSink) -> None:
+        self._sink = sink
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+        self._ready_for: pa.Schema | None = None
+        self._upsert = ""
+
+    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
+        sorted_out = _without_nul(fit(rows))
+        if not sorted_out.rows.num_rows:
+            return sorted_out.refusals
+        content = _as_csv(sorted_out.rows)
+        try:
+            connection = self._connected()
+            self._make_ready(connection, sorted_out.rows.schema)
+            refusals = self._copy_and_upsert(connection, content)
+            connection.commit()
+        except psycopg.Error as error:
+            self.abort()  # also forgets the temporary table, which a rollback may have taken
+            raise self._sink.failure(error) from error
+        except BaseException:
+            self.abort()
+            raise
+        return sorted_out.original(refusals)
+
+    def close(self) -> bytes | None:
+        self.abort()
+        return None
+
+    def abort(self) -> None:
+        self._ready_for = None
+        if self._connection is not None:
+            with suppress(psycopg.Error):
+                self._connection.close()
+            self._connection = None
+
+    def _connected(self) -> psycopg.Connection[tuple[Any, ...]]:
+        if self._connection is None:
+            self._connection = self._sink.connect()
+        return self._connection
+
+    def _make_ready(self, connection: psycopg.Connection[tuple[Any, ...]], schema: pa.Schema) -> None:
+        if self._ready_for == schema:
+            return
+        name = self._sink.name
+        if self._sink.create_table:
+            # Two tasks that create the same table at once would fail on the catalogue.
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [name])
+            columns = ", ".join(_declaration(one) for one in schema)
+            if not connection.execute(_COLUMNS_OF, [name]).fetchall():
+                connection.execute(f"CREATE TABLE {name} ({columns})")
+        types = dict(connection.execute(_COLUMNS_OF, [name]).fetchall())
+        missing = [one for one in schema if one.name not in types]
+        if missing and self._sink.create_table:
+            added = ", ".join(f"ADD COLUMN {_declaration(one)}" for one in missing)
+            connection.execute(f"ALTER TABLE {name} {added}")
+            types = dict(connection.execute(_COLUMNS_OF, [name]).fetchall())
+        self._upsert = _upsert_sql(name, schema.names, types)
+        connection.commit()
+        staged = ", ".join(f"{_quoted(column)} text" for column in schema.names)
+        connection.execute(f"DROP TABLE IF EXISTS pg_temp.{STAGE}, pg_temp.{REFUSED}")
+        connection.execute(f"CREATE TEMP TABLE {STAGE} ({PLACE} integer, {staged}) ON COMMIT DELETE ROWS")
+        connection.execute(f"CREATE TEMP TABLE {REFUSED} (place integer, reason text) ON COMMIT DELETE ROWS")
+        connection.commit()
+        self._ready_for = schema
+
+    def _copy_and_upsert(
+        self, connection: psycopg.Connection[tuple[Any, ...]], content: pa.Buffer
+    ) -> list[Refusal]:
+        with connection.cursor() as cursor:
+            with cursor.copy(f"COPY {STAGE} FROM STDIN (FORMAT csv)") as copy:
+                copy.write(memoryview(content))
+            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # or COMMIT would blame no row
+            try:
+                with connection.transaction():
+                    cursor.execute(self._upsert)
+            except (
+                psycopg.DataError,
+                psycopg.IntegrityError,
+                psycopg.errors.RaiseException,
+                psycopg.errors.CardinalityViolation,  # an event_id twice in one batch: the last one stays
+                psycopg.errors.ProgramLimitExceeded,
+            ):
+                cursor.execute(_one_by_one_sql(self._upsert))
+                found = cursor.execute(f"SELECT place, reason FROM {REFUSED} ORDER BY place").fetchall()
+                return [refused(int(place), str(reason)) for place, reason in found]
+        return []
+
+
+def _name_parts(name: str) -> tuple[str, ...]:
+    parts: list[str] = []
+    rest = name
+    while match := _NAME.match(rest):
+        parts.append(match[1].replace('""', '"') if match[1] else match[2].lower())
+        rest = rest[match.end() :]
+        if not rest:
+            break
+        if not rest.startswith("."):
+            parts.clear()
+            break
+        rest = rest[1:]
+    if rest or len(parts) not in (1, 2):
+        raise ValueError(
+            f'"{name}" is not the name of a table; write name, schema.name or "Name"."With.Dots"'
+        )
+    return tuple(parts)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _upsert_sql(table: str, names: Sequence[str], types: dict[str, str]) -> str:
+    columns = ", ".join(map(_quoted, names))
+    values = ", ".join(f"CAST({_quoted(name)} AS {types.get(name, 'text')})" for name in names)
+    updates = ", ".join(f"{_quoted(name)} = excluded.{_quoted(name)}" for name in names if name != EVENT_ID)
+    action = f"UPDATE SET {updates}" if updates else "NOTHING"
+    return (
+        f"INSERT INTO {table} ({columns}) SELECT {values} FROM pg_temp.{STAGE} "
+        f"/*where*/ ON CONFLICT ({EVENT_ID}) DO {action}"
+    )
+
+
+def _one_by_one_sql(upsert: str) -> str:
+    """The same upsert, row by row on the server, noting the rows that fail."""
+    single = upsert.replace("/*where*/", f"WHERE {PLACE} = signoff_this")
+    return f"""
+CREATE INDEX ON pg_temp.{STAGE} ({PLACE});
+DO $signoff$
+DECLARE signoff_this integer;
+BEGIN
+  FOR signoff_this IN SELECT {PLACE} FROM pg_temp.{STAGE} ORDER BY {PLACE} LOOP
+    BEGIN
+      {single};
+    EXCEPTION
+      WHEN data_exception OR integrity_constraint_violation OR raise_exception OR program_limit_exceeded THEN
+        INSERT INTO pg_temp.{REFUSED} VALUES (signoff_this, SQLERRM);
+    END;
+  END LOOP;
+END $signoff$;
+DROP INDEX pg_temp.{STAGE}_{PLACE}_idx;
+"""
+
+
+def _declaration(column: pa.Field) -> str:
+    key = " PRIMARY KEY" if column.name == EVENT_ID else ""
+    return f"{_quoted(column.name)} {_type(column.type)}{key}"
+
+
+def _type(kind: pa.DataType) -> str:
+    tests = (
+        (pt.is_boolean, "boolean"),
+        (pt.is_int8, "smallint"),
+        (pt.is_int16, "smallint"),
+        (pt.is_int32, "integer"),
+        (pt.is_int64, "bigint"),
+        (pt.is_float32, "real"),
+        (pt.is_float64, "double precision"),
+        (pt.is_date, "date"),
+        (pt.is_time, "time"),
+        (pt.is_duration, "interval"),
+        (_is_binary, "bytea"),
+        (pt.is_nested, "jsonb"),
+    )
+    if pt.is_decimal(kind):
+        return f"numeric({kind.precision}, {kind.scale})"
+    if pt.is_timestamp(kind):
+        return "timestamptz" if kind.tz else "timestamp"
+    return next((name for test, name in tests if test(kind)), "text")
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind))
+
+
+def _as_csv(rows: pa.RecordBatch) -> pa.Buffer:
+    """All rows as CSV with their places; null is nothing, an empty string is two quotes."""
+    columns = [pa.array(range(rows.num_rows), pa.int32()), *map(_as_text, rows.columns)]
+    table = pa.table(columns, names=[PLACE, *rows.schema.names])
+    out = pa.BufferOutputStream()
+    pv.write_csv(table, out, pv.WriteOptions(include_header=False, quoting_style="all_valid"))
+    return out.getvalue()
+
+
+def _as_text(column: pa.Array) -> pa.Array:
+    """A column in a form that PostgreSQL reads as each of the types it may be cast to."""
+    kind = column.type
+    if pt.is_timestamp(kind):
+        return iso_time(column)
+    if _is_binary(kind):
+        values = (None if v is None else b"\\x" + binascii.hexlify(v) for v in column.to_pylist())
+        return pa.array(values, pa.large_binary()).view(TEXT)
+    if pt.is_nested(kind):
+        return json_values(column)
+    if pt.is_duration(kind):
+        return pc.utf8_trim(json_values(column), '"')
+    if pt.is_null(kind):
+        return pa.nulls(len(column), TEXT)
+    return column.cast(TEXT)
+
+
+def _without_nul(sorted_out: Fit) -> Fit:
+    """Refuse rows with text PostgreSQL cannot hold: it has no character U+0000."""
+    refusals: dict[int, Refusal] = {}
+    for name, column in zip(sorted_out.rows.schema.names, sorted_out.rows.columns, strict=True):
+        if not (pt.is_string(column.type) or pt.is_large_string(column.type)):
+            continue
+        hits = pc.match_substring(column, "\0").fill_null(False)
+        if hits.true_count:
+            reason = f'column "{name}": PostgreSQL text cannot hold the character U+0000'
+            for index in pc.indices_nonzero(hits).to_pylist():
+                refusals.setdefault(index, refused(index, reason))
+    if not refusals:
+        return sorted_out
+    keep = [index for index in range(sorted_out.rows.num_rows) if index not in refusals]
+    return Fit(
+        sorted_out.rows.take(pa.array(keep, pa.int64())),
+        sorted_out.places[keep],
+        sorted_out.original(refusals.values()),
+    )
