@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from signoff.log.segment import encoded_size
+
 Encoding = Literal["utf-8", "binary"]
 
 _UNITE_ROWS = 10_000
@@ -40,14 +42,15 @@ def united(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Small batches put together: a quiet source writes frames of one event each, and each batch
     costs Spark far more than a row does."""
     group: list[pa.RecordBatch] = []
-    rows = size = 0
+    rows = total = 0
     for batch in batches:
-        if group and (rows + batch.num_rows > _UNITE_ROWS or size + batch.nbytes > _UNITE_BYTES):
+        size = encoded_size(batch)
+        if group and (rows + batch.num_rows > _UNITE_ROWS or total + size > _UNITE_BYTES):
             yield _as_one(group)
-            group, rows, size = [], 0, 0
+            group, rows, total = [], 0, 0
         group.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-    if rows:
+        rows, total = rows + batch.num_rows, total + size
+    if group:
         yield _as_one(group)
 
 

@@ -153,6 +153,11 @@ def unpack_segment_header(data: memoryview, path: Path) -> SegmentHeader:
     return SegmentHeader(first, (unit if known & 1 else None, position if known & 2 else None))
 
 
+def encoded_size(events: pa.RecordBatch) -> int:
+    """Bytes of the body of a frame with these events. Cheaper than `nbytes`, and true for slices."""
+    return int(pa.ipc.get_record_batch_size(events))
+
+
 def pack_frame(first_sequence: int, events: pa.RecordBatch) -> list[bytes | memoryview]:
     """The pieces of one frame, to be written one after the other."""
     body = memoryview(events.serialize())

@@ -34,6 +34,7 @@ from signoff.log.segment import (
     Place,
     SegmentHeader,
     decode,
+    encoded_size,
     find_tail,
     list_segments,
     pack_frame,
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
 
 _FRAME_BYTES = 8 * 1024**2
 """A frame is what a reader decodes at a time; larger ones only cost memory there."""
-_METADATA_BYTES = 1024
-"""Roughly what Arrow's metadata, the frame header and the padding add to a frame."""
 _RETRY_S = 0.25
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -113,7 +112,7 @@ class LogWriter:
             if not self._pending:
                 self._pending_since = self._now()
             self._pending.append(events)
-            self._pending_bytes += events.nbytes
+            self._pending_bytes += encoded_size(events)
             self.next_sequence += events.num_rows
         return first
 
@@ -218,18 +217,15 @@ class LogWriter:
     def _admit(self) -> None:
         if self._failure:
             raise type(self._failure)(*self._failure.args)
-        if self._other_bytes + self._segment_end + self._waiting_bytes() < self._max_bytes:
+        if self._other_bytes + self._segment_end + self._pending_bytes < self._max_bytes:
             return
         self._roll_if_due()
-        used = self.size_bytes + self._waiting_bytes()
+        used = self.size_bytes + self._pending_bytes
         if used >= self._max_bytes:
             raise LogFull(
                 f"[log-full] {self._directory}: the log holds {used} of {self._max_bytes} bytes "
                 "(log.max_bytes); nothing is lost, the source is held back until events are settled"
             )
-
-    def _waiting_bytes(self) -> int:
-        return self._pending_bytes + _METADATA_BYTES if self._pending else 0
 
     def _commit(self) -> None:
         if self._torn:
@@ -343,7 +339,7 @@ def _frames(pending: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
     group: list[pa.RecordBatch] = []
     group_bytes = 0
     for events in pending:
-        size = events.nbytes
+        size = encoded_size(events)
         if group and group_bytes + size > _FRAME_BYTES:
             frames.append(_united(group))
             group, group_bytes = [], 0
@@ -357,7 +353,7 @@ def _frames(pending: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 def _cut(events: pa.RecordBatch) -> list[pa.RecordBatch]:
     """Halve until each piece is small enough; sizes of events may differ a lot."""
-    if events.num_rows == 1 or events.nbytes <= _FRAME_BYTES:
+    if events.num_rows == 1 or encoded_size(events) <= _FRAME_BYTES:
         return [events]
     half = events.num_rows // 2
     return _cut(events.slice(0, half)) + _cut(events.slice(half))
