@@ -11,12 +11,9 @@ file that was read; nothing is ever overwritten.
 
 from __future__ import annotations
 
-import glob
 import os
-import stat
 import time
 from collections import deque
-from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -28,14 +25,14 @@ from signoff.errors import SourceError
 from signoff.pipeline.model import SourceConfig
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
 from signoff.sources.events import event_batch
-from signoff.sources.file_formats import Format, Reader, Shape, appendable, checksum, open_reader
+from signoff.sources.file_formats import open_reader
 from signoff.sources.file_moves import delete, move
+from signoff.sources.file_reader import Format, Reader, Shape
 from signoff.sources.file_registry import FileRegistry, Known
+from signoff.sources.file_search import FileSearch, Rules, checksums
 
 BATCH_BYTES = 4 * 1024**2
 """Payload bytes after which a batch is handed out, however few its events are."""
-CHECKED_BYTES = 4096
-"""How much of a file's beginning and end is compared to tell a grown file from another one."""
 SUFFIXES: dict[str, Format] = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet"
 }  # fmt: skip
@@ -81,7 +78,6 @@ class FilesSource(Source):
     def __init__(self, config: FilesConfig, base: Path) -> None:
         self._config = config
         self._base = base
-        self._pattern = str(base / config.path)
         self._waiting: deque[Known] = deque()
         """Files to be read, in this order."""
         self._open: list[Known] = []
@@ -94,13 +90,12 @@ class FilesSource(Source):
         self._changed: list[Known] = []
         """Files of which more is known than is noted durably."""
         self._ready: pa.RecordBatch | None = None
-        self._seen: dict[str, tuple[int, int, float]] = {}
-        """Files that may still be written to: size, time of change, and since when both are so."""
         self._look_at = 0.0
 
     def open(self, context: SourceContext, resume: Resume) -> None:
         self._once = context.once
-        self._require_path(resume)
+        self._search = FileSearch(self._base, self._rules(), self._appendable)
+        self._search.require_path(resume)
         context.directory.mkdir(parents=True, exist_ok=True)
         self._registry = FileRegistry(context.directory / "files.db")
         self._next_sequence = resume.next_sequence
@@ -113,7 +108,7 @@ class FilesSource(Source):
         if current is not None:
             self._read_on(current, resume.position or 0)
         if self._once:
-            self._look()
+            self._waiting.extend(self._search.look(self._registry))
 
     def receive(self, max_events: int, timeout_s: float) -> pa.RecordBatch | None:
         deadline = time.monotonic() + timeout_s
@@ -192,7 +187,7 @@ class FilesSource(Source):
         status = self._status
         if not found or status is None:
             file.end_seq, file.size = self._next_sequence, -1
-        elif status.st_ino != file.inode or (self._appendable(file) and status.st_size < position):
+        elif status.st_ino != file.inode or (self._appendable(Path(file.path)) and status.st_size < position):
             assert self._reader is not None
             self._reader.close()
             self._reader = self._current = None
@@ -220,11 +215,11 @@ class FilesSource(Source):
         assert file is not None and reader is not None and status is not None
         path = Path(file.path)
         file.end_seq = self._next_sequence
-        file.size = reader.position if self._appendable(file) else status.st_size
+        file.size = reader.position if self._appendable(Path(file.path)) else status.st_size
         file.mtime_ns = status.st_mtime_ns
         file.refused = file.refused or bool(reader.damaged)
         try:
-            file.head_crc, file.tail_crc = _checksums(path, file.size)
+            file.head_crc, file.tail_crc = checksums(path, file.size)
         except OSError:
             file.head_crc = file.tail_crc = None
         reader.close()
@@ -237,110 +232,32 @@ class FilesSource(Source):
         form: Format = SUFFIXES.get(name.suffix, "text") if config.format == "auto" else config.format
         return Shape(form, config.max_event_bytes, config.delimiter, config.header)
 
-    def _appendable(self, file: Known) -> bool:
-        path = Path(file.path)
-        return appendable(path, self._shape(path))
+    def _appendable(self, path: Path) -> bool:
+        """Whether more bytes at the end of such a file are simply more events."""
+        return self._shape(path).format != "parquet" and path.suffix != ".gz"
+
+    def _rules(self) -> Rules:
+        config = self._config
+        away = [
+            (None if target is None else self._base / target, name)
+            for moves, target, name in (
+                (config.on_acknowledge == "move", config.move_to, "acknowledged"),
+                (config.on_refuse == "move", config.refused_to, "refused"),
+            )
+            if moves
+        ]
+        return Rules(config.path, 0 if self._once else config.settle_ms, tuple(away))
 
     def _shown(self, path: str) -> str:
         return path.removeprefix(f"{self._base}{os.sep}").removeprefix("./")
-
-    # Looking for files
-
-    def _require_path(self, resume: Resume) -> None:
-        fixed = Path(self._pattern)
-        if glob.has_magic(self._pattern):
-            while glob.has_magic(str(fixed)):
-                fixed = fixed.parent
-        elif resume.next_sequence > 0:
-            fixed = fixed.parent  # a single file may have been read and moved away
-        if not fixed.exists():
-            raise SourceError(
-                f"{fixed} does not exist (from `path: {self._config.path}`); create it or correct `path`"
-            )
 
     def _wait_and_look(self, deadline: float) -> None:
         now = time.monotonic()
         if now < self._look_at:
             time.sleep(max(0.0, min(self._look_at, deadline) - now))
         if time.monotonic() >= self._look_at:
-            self._look()
+            self._waiting.extend(self._search.look(self._registry))
             self._look_at = time.monotonic() + self._config.poll_ms / 1000
-
-    def _look(self) -> None:
-        """Queue the files that are new, oldest first."""
-        found = []
-        seen, self._seen = self._seen, {}
-        for path in self._candidates():
-            try:
-                status = path.stat()
-                if not stat.S_ISREG(status.st_mode):
-                    continue
-                begin = self._where_to_begin(path, status)
-                if begin is None or not self._is_complete(path, status, seen):
-                    continue
-            except FileNotFoundError:
-                continue
-            known = self._registry.newest.get(str(path))
-            refused = known is not None and known.refused and begin > 0
-            found.append((status.st_mtime_ns, str(path), status.st_ino, begin, refused))
-        if found:
-            self._waiting.extend(self._registry.add(row[1:] for row in sorted(found)))
-
-    def _candidates(self) -> Iterator[Path]:
-        root = Path(self._pattern)
-        names: Iterator[Path]
-        if root.is_dir():
-            names = (path for path in root.iterdir() if not path.name.startswith("."))
-        else:
-            names = (Path(name) for name in glob.iglob(self._pattern, recursive=True))  # noqa: PTH207
-        return (path for path in names if not self._is_put_away(path))
-
-    def _is_put_away(self, path: Path) -> bool:
-        """Whether the file is where this source moves files to; a recursive glob finds those too."""
-        config = self._config
-        for active, target, name in (
-            (config.on_acknowledge == "move", config.move_to, "acknowledged"),
-            (config.on_refuse == "move", config.refused_to, "refused"),
-        ):
-            if not active:
-                continue
-            if target is None and path.parent.name == name:
-                return True
-            if target is not None and path.is_relative_to(self._base / target):
-                return True
-        return False
-
-    def _where_to_begin(self, path: Path, status: os.stat_result) -> int | None:
-        """0 for a new file, the old end for a grown one, None for one that is known as it is."""
-        known = self._registry.newest.get(str(path))
-        if known is None:
-            return 0
-        if known.end_seq is None or known.size is None:
-            return None  # waiting or being read
-        same = (known.inode, known.size, known.mtime_ns)
-        if same == (status.st_ino, status.st_size, status.st_mtime_ns):
-            return None
-        if status.st_size < known.size or _checksums(path, known.size) != (known.head_crc, known.tail_crc):
-            return 0
-        if status.st_size == known.size:
-            known.mtime_ns, known.inode = status.st_mtime_ns, status.st_ino
-            return None  # only touched
-        return known.size if self._appendable(known) else 0
-
-    def _is_complete(
-        self, path: Path, status: os.stat_result, seen: dict[str, tuple[int, int, float]]
-    ) -> bool:
-        if self._once or not self._config.settle_ms:
-            return True
-        now, wait = time.time(), self._config.settle_ms / 1000
-        if wait <= now - status.st_mtime:
-            return True
-        # A clock that is ahead (a network file system) must not hide the file for ever.
-        size, changed, since = seen.get(str(path), (status.st_size, status.st_mtime_ns, now))
-        if (size, changed) != (status.st_size, status.st_mtime_ns):
-            since = now
-        self._seen[str(path)] = status.st_size, status.st_mtime_ns, since
-        return now - since >= wait
 
     # Settling
 
@@ -395,9 +312,3 @@ class FilesSource(Source):
 def _within(file: Known, sequences: BitMap64) -> bool:
     end = sequences.max() + 1 if file.end_seq is None else file.end_seq
     return file.first_seq is not None and sequences.range_cardinality(file.first_seq, end) > 0
-
-
-def _checksums(path: Path, size: int) -> tuple[int, int]:
-    """Of the first and the last bytes of the file's first `size` bytes."""
-    checked = min(CHECKED_BYTES, max(0, size))
-    return checksum(path, 0, checked), checksum(path, max(0, size - checked), checked)

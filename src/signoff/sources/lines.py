@@ -80,6 +80,11 @@ class LineSplitter:
         self._start, self._taken = stop, self._taken + len(ends)
         return Piece(lines.payload, positions, lines.errors)
 
+    def rest(self) -> bytes:
+        """The beginning of the line whose end has not been seen."""
+        beginning = self._long[0] if self._long else self._buffer[self._start :]
+        return beginning[: self._kept_bytes]
+
     def _skip(self, data: bytes) -> bytes:
         """Go over the rest of a line that is too long; returns what comes after it."""
         assert self._long is not None

@@ -1,0 +1,222 @@
+"""HTTP: events are POSTed, and the response comes when they are settled.
+
+200 delivered, dropped or dead-lettered; 422 refused, with the reasons; 503 not settled in time, or
+not taken at all (then with what to do). 400, 401, 413, 415: never became an event.
+
+What it keeps: a request is answered 200 only when the ledger holds all its events as settled. A
+connection does not survive a restart: its client sees it break and asks again, so the same events
+may come twice; `Idempotency-Key` travels with them as `message_id` for a `dedupe`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from pydantic import BeforeValidator, Field, SecretStr, WithJsonSchema
+from pyroaring import BitMap64
+
+from signoff.pipeline.model import SourceConfig
+from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
+from signoff.sources.events import Piece, event_batch
+from signoff.sources.http_requests import Answer, Delivery, Inbox, turned_away
+
+if TYPE_CHECKING:
+    from signoff.sources.http_server import HttpServer
+
+ADDRESS_FILE = "http.json"
+"""In the source's directory: the address it listens on, which `port: 0` leaves to the system."""
+SHOWN_REASONS = 100
+DURATION = r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)?\s*$"
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _seconds(value: object) -> object:
+    if isinstance(value, str) and (match := re.match(DURATION, value)):
+        return float(match[1]) * UNITS[match[2] or "s"]
+    return value
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(_seconds),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "pattern": DURATION}]}),
+]
+"""Seconds, or text such as `30s`, `500ms`, `2m`."""
+
+
+class HttpConfig(SourceConfig):
+    """Events POSTed over HTTP."""
+
+    summary: ClassVar[str] = "Takes events by HTTP POST; the response comes when they are settled."
+    type: Literal["http"] = "http"
+    host: str = "127.0.0.1"
+    """Address to listen on; `0.0.0.0` for all."""
+    port: int = Field(default=8080, ge=0, le=65535)
+    """Port to listen on; 0 takes a free one."""
+    path: str = Field(default="/", pattern=r"^/[^{}\s]*$")
+    """Where events are POSTed to. `GET /health` says whether they are taken."""
+    token: SecretStr | None = None
+    """If set, requests need the header `Authorization: Bearer <token>`."""
+    acknowledge_within: Duration = Field(default=30.0, gt=0)
+    """How long a request waits for its events to be settled before it is answered 503."""
+    max_body_bytes: int = Field(default=8 * 1024**2, ge=1)
+    """Largest request; larger ones are answered 413."""
+    max_pending: int = Field(default=100_000, ge=1)
+    """Most events that are not settled; further requests are answered 503."""
+    keep_headers: tuple[str, ...] = ()
+    """Names of request headers that become headers of the events."""
+
+    def build(self, base: Path) -> Source:
+        return HttpSource(self)
+
+
+class HttpSource(Source):
+    """`unit` is the request's number, `position` the number of the event in it."""
+
+    def __init__(self, config: HttpConfig) -> None:
+        self._config = config
+        self._received: deque[list[tuple[Delivery, int, int]]] = deque()
+        """Batches handed out that are not in the log yet."""
+        self._in_flight: dict[int, Delivery] = {}
+        """Requests in the log, by number, oldest first."""
+        self._settled = BitMap64()
+
+    def open(self, context: SourceContext, resume: Resume) -> None:
+        # Loaded here: whoever only reads a pipeline, or a log, needs no web server.
+        from signoff.sources.http_server import HttpServer
+
+        self._name, self._once = context.name, context.once
+        self._inbox = Inbox(self._config.max_pending, 0 if resume.unit is None else resume.unit + 1)
+        self._server: HttpServer = HttpServer(self._server_settings(), self._inbox)
+        context.directory.mkdir(parents=True, exist_ok=True)
+        address = {"address": self._server.address}
+        (context.directory / ADDRESS_FILE).write_bytes(orjson.dumps(address))
+        self._server.start()
+
+    def receive(self, max_events: int, timeout_s: float) -> pa.RecordBatch | None:
+        parts = self._inbox.take(max_events, timeout_s)
+        if not parts:
+            if self._once:
+                raise EndOfSource
+            return None
+        self._received.append(parts)
+        return _batch(parts)
+
+    def logged(self, first_sequence: int, count: int) -> None:
+        sequence = first_sequence
+        for delivery, start, end in self._received.popleft():
+            if start == 0:
+                delivery.first = sequence
+                self._in_flight[delivery.unit] = delivery
+            sequence += end - start
+            delivery.logged = end
+            if end == delivery.count:
+                self._inbox.in_log(delivery)
+
+    def settle(self, settlement: Settlement) -> None:
+        self._settled |= settlement.acknowledged
+        self._settled |= BitMap64([*settlement.refused, *settlement.expired])
+        for delivery in list(self._in_flight.values()):
+            end = delivery.first + delivery.count
+            _pick(settlement.refused, delivery.first, end, delivery.refused)
+            _pick(settlement.expired, delivery.first, end, delivery.expired)
+            if delivery.logged == delivery.count and self._settled.contains_range(delivery.first, end):
+                self._finish(delivery, self._answer(delivery))
+        lowest = next(iter(self._in_flight.values())).first if self._in_flight else None
+        self._settled.remove_range(0, lowest) if lowest is not None else self._settled.clear()
+
+    def expire(self) -> Mapping[int, str]:
+        now = time.monotonic()
+        within = f"{self._config.acknowledge_within:g} s"
+        self._inbox.give_back(f"the log had no room within {within}; nothing was taken", now)
+        reason = f"not settled within {within} (acknowledge_within)"
+        late = [d for d in self._in_flight.values() if d.deadline <= now and d.logged == d.count]
+        return {
+            sequence: reason
+            for delivery in late
+            for sequence in range(delivery.first, delivery.first + delivery.count)
+            if sequence not in self._settled
+        }
+
+    def stop(self) -> None:
+        self._inbox.close("the pipeline is stopping")
+
+    def drained(self) -> bool:
+        return not self._in_flight and not self._received
+
+    def close(self) -> None:
+        self._inbox.close("the pipeline has stopped")
+        handed_out = {d.unit: d for parts in self._received for d, _, _ in parts}
+        for delivery in {**self._in_flight, **handed_out}.values():
+            delivery.answer(
+                turned_away("the pipeline stopped before the events were settled; send them again")
+            )
+        self._server.close()
+
+    def _server_settings(self) -> Any:
+        from signoff.sources.http_server import ServerSettings
+
+        config = self._config
+        return ServerSettings(
+            config.host, config.port, config.path, config.token.get_secret_value() if config.token else None,
+            config.max_body_bytes, config.max_event_bytes, config.acknowledge_within,
+            [name.lower() for name in config.keep_headers],
+        )  # fmt: skip
+
+    def _finish(self, delivery: Delivery, answer: Answer) -> None:
+        del self._in_flight[delivery.unit]
+        self._inbox.settled(delivery)
+        delivery.answer(answer)
+
+    def _answer(self, delivery: Delivery) -> Answer:
+        body: dict[str, Any] = {"events": delivery.count, "first_id": f"{self._name}/{delivery.first}"}
+        if delivery.expired:
+            body |= {"error": "not settled in time", "expired": self._shown(delivery.expired)}
+            return Answer(503, body, {"Retry-After": "1"})
+        if delivery.refused:
+            return Answer(422, body | {"error": "refused", "refused": self._shown(delivery.refused)})
+        return Answer(200, body)
+
+    def _shown(self, reasons: Mapping[int, str]) -> list[dict[str, str]]:
+        """The first reasons: a client with a hundred of them knows enough."""
+        return [
+            {"event_id": f"{self._name}/{sequence}", "reason": reasons[sequence]}
+            for sequence in sorted(reasons)[:SHOWN_REASONS]
+        ]
+
+
+def _batch(parts: list[tuple[Delivery, int, int]]) -> pa.RecordBatch:
+    payloads = [payload for delivery, start, end in parts for payload in delivery.payloads[start:end]]
+    sizes = [end - start for _, start, end in parts]
+    positions = np.concatenate([np.arange(start + 1, end + 1) for _, start, end in parts])
+    units = np.repeat(np.array([delivery.unit for delivery, _, _ in parts], dtype=np.int64), sizes)
+    headers = None
+    if any(delivery.headers for delivery, _, _ in parts):
+        headers = [delivery.headers for delivery, start, end in parts for _ in range(start, end)]
+    ids = [_message_id(delivery, place) for delivery, start, end in parts for place in range(start, end)]
+    return event_batch(
+        Piece(pa.array(payloads, pa.binary()), positions), unit=units, headers=headers, message_ids=ids
+    )
+
+
+def _message_id(delivery: Delivery, place: int) -> str | None:
+    """The client's key; with the event's number where one request has several."""
+    if delivery.message_id is None or delivery.count == 1:
+        return delivery.message_id
+    return f"{delivery.message_id}/{place}"
+
+
+def _pick(reasons: Mapping[int, str], start: int, end: int, into: dict[int, str]) -> None:
+    """The reasons of one request, found from the shorter side."""
+    if len(reasons) < end - start:
+        into.update({sequence: reason for sequence, reason in reasons.items() if start <= sequence < end})
+    else:
+        into.update({sequence: reasons[sequence] for sequence in range(start, end) if sequence in reasons})
