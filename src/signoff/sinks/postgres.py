@@ -341,7 +341,12 @@ def _as_text(column: pa.Array) -> pa.Array:
         return pc.utf8_trim(json_values(column), '"')
     if pt.is_null(kind):
         return pa.nulls(len(column), TEXT)
-    return column.cast(TEXT)
+    try:
+        return column.cast(TEXT)
+    except pa.ArrowNotImplementedError as error:
+        raise PermanentError(
+            f"PostgreSQL has no type for {kind}; cast it to STRING before this sink"
+        ) from error
 
 
 def _without_nul(sorted_out: Fit) -> Fit:
