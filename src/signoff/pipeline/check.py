@@ -52,6 +52,11 @@ def _in_order(problems: list[Problem], file: str) -> list[Problem]:
     return sorted(unique, key=lambda problem: (problem.file != file, problem.file, problem.line))
 
 
+def _place_of_output(node: DraftNode, output: str) -> str:
+    """The field an output is declared in: `routes.high`."""
+    return next((place for place in node.field_lines if place.endswith(f".{output}")), "")
+
+
 @dataclass
 class _Checker:
     draft: Draft
@@ -140,7 +145,9 @@ class _Checker:
             if not re.match(NAME_PATTERN, output):
                 message = f'{node.label} has an output "{output}", which may not be called that'
                 hint = "begin with a letter and use letters, digits and _ only"
-                self.problems.append(node.problem("bad-name", message, at=f"outputs.{output}", hint=hint))
+                self.problems.append(
+                    node.problem("bad-name", message, at=_place_of_output(node, output), hint=hint)
+                )
 
     def wire(self) -> None:
         """Resolve every input to a port, then look for circles."""
@@ -268,7 +275,7 @@ class _Checker:
                     message = f'nothing reads the output "{output}" of {node.label}'
                     hint = "events that go only there count as dropped"
                     self.warnings.append(
-                        node.problem("unused-output", message, at=f"outputs.{output}", hint=hint)
+                        node.problem("unused-output", message, at=_place_of_output(node, output), hint=hint)
                     )
 
     def targets(self) -> None:

@@ -139,21 +139,36 @@ CODES: dict[str, Code] = {
         'alarms.yaml:22 [secret-not-set] sink "table" field "url": the variable DB_PASSWORD is not set',
     ),
     "bad-expression": Code(
-        "Spark's analyser does not accept a SQL expression or a schema: a syntax error, an unknown "
-        "column, a type that does not fit.",
-        "The message is Spark's; it names the columns there are.",
-        'alarms.yaml:15 [bad-expression] transform "failed_equipment" field "where": no column "alarmld"',
+        "Spark does not accept a SQL expression or a schema.",
+        "The message is Spark's own.",
+        'alarms.yaml:15 [bad-expression] transform "failed_equipment" field "where": syntax error at "="',
+    ),
+    "unresolved-column": Code(
+        "An expression names a column that the input does not have.",
+        "The hint lists the columns there are; a column exists only below the transform that makes it.",
+        'alarms.yaml:15 [unresolved-column] transform "failed_equipment" field "where": there is no column '
+        '"alarmld"; did you mean "alarmId"?',
+    ),
+    "duplicate-column": Code(
+        "Two columns of one transform would have the same name.",
+        "Rename one of them with AS.",
+        'alarms.yaml:15 [duplicate-column] transform "totals" field "columns": "value" is there twice',
+    ),
+    "type-error": Code(
+        "An expression has another type than its place needs.",
+        "Cast it, or use a column of the right type.",
+        'alarms.yaml:15 [type-error] transform "failed" field "where": "alarmId" is int, not boolean',
     ),
     "bad-function": Code(
         "The function of a `python` transform cannot be imported or called, or returns no DataFrame.",
         "Write `function: module:name`; the module is searched next to the pipeline file first.",
         'alarms.yaml:15 [bad-function] transform "enriched" field "function": no module named "enrch"',
     ),
-    "origin-lost": Code(
-        "A transform returns rows without the columns that say which event they stand for, so the "
-        "source could never be told what became of it.",
-        "Keep the columns that begin with `_signoff`: use `withColumn` or `select('*', …)`.",
-        'alarms.yaml:15 [origin-lost] transform "totals" loses the origin of its rows',
+    "lost-origins": Code(
+        "A function returns rows without the column `_origin`, which says which event they stand for, so "
+        "the source could never be told what became of it.",
+        "Keep `_origin` in every `select`, and do not aggregate it away.",
+        'alarms.yaml:15 [lost-origins] transform "totals" field "function": there is no column "_origin"',
     ),
 }
 

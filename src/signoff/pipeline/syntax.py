@@ -20,6 +20,7 @@ Place = tuple[str | int, ...]
 """Where a value stands: keys and list positions from the top."""
 
 MOST_VALUES = 100_000
+_NO_TAGS = ("a tag such as !name cannot be used here", "write plain values")
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,13 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 def parse(text: str) -> Document:
     """Read one YAML document; raises BadYaml."""
-    loader = _Loader(text)
+    try:
+        loader = _Loader(text)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise BadYaml(
+            f"the character U+{error.character:04X} may not be in a file", "remove it", line
+        ) from None
     try:
         root = loader.get_single_node()
         reader = _Reader(loader)
@@ -89,8 +96,6 @@ def parse(text: str) -> Document:
         return reader.document
     except yaml.MarkedYAMLError as error:
         raise _explained(error) from None
-    except yaml.YAMLError as error:
-        raise BadYaml(str(error).splitlines()[0]) from None
     except RecursionError:
         raise BadYaml("the file is nested too deeply") from None
     finally:
@@ -114,6 +119,8 @@ class _Reader:
         self.document.lines.setdefault(place, line)
         if isinstance(node, yaml.ScalarNode):
             return self._loader.construct_object(node)
+        if not node.tag.startswith("tag:yaml.org,2002:") or "python" in node.tag:
+            raise BadYaml(*_NO_TAGS, line)
         self._open.add(id(node))
         try:
             if isinstance(node, yaml.SequenceNode):
@@ -161,9 +168,10 @@ def _explained(error: yaml.MarkedYAMLError) -> BadYaml:
     if "expected a single document" in message:
         return BadYaml("the file holds more than one document", 'remove the line "---"', line)
     if "could not determine a constructor" in message:
-        return BadYaml("a tag such as !name cannot be used here", "write plain values", line)
+        return BadYaml(*_NO_TAGS, line)
     if "mapping values are not allowed" in message:
         return BadYaml(
             'a ": " stands inside a value, or the indentation is off', "quote a text that holds a colon", line
         )
-    return BadYaml(f"this is not YAML: {message}", line=line)
+    hint = "quote a ${…} that stands inside { }" if "flow mapping" in message and "'{'" in message else ""
+    return BadYaml(f"this is not YAML: {message}", hint, line)

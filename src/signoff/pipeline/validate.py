@@ -104,6 +104,9 @@ def _translate(
     for detail in details:
         path = _path(detail, node.fields)
         grouped.setdefault((path, detail["type"] if detail["type"] == "missing" else ""), []).append(detail)
+    for path, kind in list(grouped):
+        if any(other.startswith(f"{path}.") for other, _ in grouped):
+            del grouped[path, kind]  # another member of the union came further, and says more
     problems = []
     unknown = [path for (path, _), group in grouped.items() if group[0]["type"] == "extra_forbidden"]
     meant = {_meant(path, model) for path in unknown}

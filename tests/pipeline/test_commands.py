@@ -1,0 +1,186 @@
+"""The commands that need no run: check, graph, describe, new; and how the CLI reports errors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from signoff import cli
+from signoff.errors import SignoffError, StateError
+from signoff.pipeline.problems import CODES, errors_markdown
+
+ROOT = Path(__file__).parents[2]
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class Signoff:
+    """Calls the CLI in this process, as its entry point does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+
+    def __call__(self, *arguments: str | Path) -> Result:
+        self._monkeypatch.setattr(sys, "argv", ["signoff", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        captured = self._capsys.readouterr()
+        code = caught.value.code
+        return Result(code if isinstance(code, int) else 0, captured.out, captured.err)
+
+
+@pytest.fixture
+def signoff(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Signoff:
+    return Signoff(monkeypatch, capsys)
+
+
+@pytest.fixture
+def project(signoff: Signoff, tmp_path: Path) -> Path:
+    assert signoff("new", tmp_path / "my-alarms").code == 0
+    return tmp_path / "my-alarms"
+
+
+def test_a_new_project_is_fine_as_it_is(signoff: Signoff, project: Path) -> None:
+    result = signoff("check", project / "pipeline.yaml", "--no-spark")
+    assert result == (
+        0,
+        f"{project / 'pipeline.yaml'} is fine: 1 source, 2 transforms, 2 sinks (expressions not checked)\n",
+        "",
+    )
+    lines = (project / "in" / "alarms.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["alarmId"] == 303
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(lines[-1])
+
+
+def test_a_new_project_overwrites_nothing(signoff: Signoff, project: Path) -> None:
+    result = signoff("new", project)
+    assert result.code == 2
+    assert "exists and is not empty; nothing was written" in result.err
+
+
+def test_check_prints_one_problem_a_line_and_exits_with_one(signoff: Signoff, project: Path) -> None:
+    file = project / "pipeline.yaml"
+    file.write_text(file.read_text().replace("table: failed", "tabel: failed").replace("where:", "were:"))
+    result = signoff("check", file, "--no-spark")
+    assert result.code == 1
+    assert [line.split("] ")[1] for line in result.out.splitlines()] == [
+        'transform "failed_equipment" has no field "were"; did you mean "where"?',
+        'sink "table" has no field "tabel"; did you mean "table"?',
+    ]
+
+
+def test_check_speaks_json(signoff: Signoff, project: Path) -> None:
+    file = project / "pipeline.yaml"
+    assert json.loads(signoff("check", file, "--no-spark", "--json").out)["fine"] is True
+    file.write_text(file.read_text().replace("input: parsed", "input: prsed", 1))
+    result = signoff("check", file, "--no-spark", "--json")
+    answer = json.loads(result.out)
+    assert (result.code, answer["fine"]) == (1, False)
+    assert answer["problems"][0] == {
+        "code": "unknown-input",
+        "message": 'transform "failed_equipment" reads "prsed", which does not exist',
+        "hint": 'did you mean "parsed"?',
+        "file": str(file),
+        "line": 20,
+    }
+
+
+def test_check_of_a_missing_file_is_wrong_usage(signoff: Signoff, tmp_path: Path) -> None:
+    result = signoff("check", tmp_path / "none.yaml", "--no-spark")
+    assert result.code == 2
+    assert "[no-file] no such file; signoff new DIR writes a starter project" in result.out
+
+
+def test_graph_draws_the_pipeline(signoff: Signoff, project: Path) -> None:
+    assert "└─ ■ table  sqlite  ./out/alarms.db" in signoff("graph", project / "pipeline.yaml").out
+    assert "sink_table" in signoff("graph", project / "pipeline.yaml", "--mermaid").out
+
+
+def test_a_wrong_pipeline_is_printed_without_traceback(signoff: Signoff, tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text("name: 3\n")
+    result = signoff("graph", tmp_path / "p.yaml")
+    assert (result.code, result.out) == (2, "")
+    assert len(result.err.splitlines()) == 3
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize(("error", "code"), [(StateError, 2), (SignoffError, 1)])
+def test_errors_are_printed_without_secrets(
+    signoff: Signoff, monkeypatch: pytest.MonkeyPatch, error: type[SignoffError], code: int
+) -> None:
+    def fail(name: str) -> None:
+        raise error("cannot open postgres://me:hunter2@h/db")
+
+    monkeypatch.setattr(cli, "_command", fail)
+    assert signoff("describe") == (code, "", "cannot open postgres://me:***@h/db\n")
+
+
+def test_describe_lists_types_and_shows_one(signoff: Signoff) -> None:
+    assert "parse_json" in signoff("describe").out
+    shown = signoff("describe", "files").out
+    assert "files (source)" in shown and "files (sink)" in shown
+    assert "schema: text; required" in signoff("describe", "parse_json").out
+
+
+def test_describe_of_an_unknown_type_suggests_one(signoff: Signoff) -> None:
+    result = signoff("describe", "filtr")
+    assert result.code == 2
+    assert 'there is no type "filtr"; did you mean "filter"?' in " ".join(result.err.split())
+
+
+def test_the_schema_of_a_pipeline_file_is_json(signoff: Signoff) -> None:
+    schema = json.loads(signoff("describe", "--schema").out)
+    assert "transform_route" in schema["$defs"]
+
+
+def test_every_command_has_help(signoff: Signoff) -> None:
+    for name in cli.COMMANDS:
+        result = signoff(name, "--help")
+        assert result.code == 0 and "Usage: signoff" in result.out, name
+
+
+def test_importing_signoff_needs_no_spark() -> None:
+    program = (
+        "import sys, signoff, signoff.cli\n"
+        "assert signoff.Pipeline('p') and signoff.PipelineError\n"
+        "print([name for name in ('pyspark', 'pyarrow', 'pandas') if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("page", "arguments"),
+    [("reference.md", ("--all", "--markdown")), ("errors.md", ("--errors", "--markdown"))],
+)
+def test_generated_pages_are_not_stale(signoff: Signoff, page: str, arguments: tuple[str, ...]) -> None:
+    current = signoff("describe", *arguments).out
+    command = f"signoff describe {' '.join(arguments)} > docs/{page}"
+    assert (ROOT / "docs" / page).read_text(encoding="utf-8") == current, f"stale: {command}"
+
+
+def test_every_code_is_used_and_every_code_used_is_documented() -> None:
+    import re
+
+    sources = "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in (ROOT / "src" / "signoff").rglob("*.py")
+        if path.name != "problems.py"
+    )
+    used = set(re.findall(r"\bproblem\(\s*\"([a-z-]+)\"", sources))
+    used |= set(re.findall(r"\bProblem\(\s*\"([a-z-]+)\"", sources))
+    used |= set(re.findall(r"FieldError\(\s*\"\w+\",\s*\"([a-z-]+)\"", sources))
+    assert used <= set(CODES), f"not in signoff.pipeline.problems: {used - set(CODES)}"
+    unused = [code for code in CODES if f'"{code}"' not in sources and not code.startswith("missing-s")]
+    assert unused == []
+    assert all(f"## {code}" in errors_markdown() for code in CODES)

@@ -1,0 +1,154 @@
+"""References are expanded, and what they stand for is shown nowhere."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from signoff.pipeline.secrets import SecretUrl, redact, register_secret, reveal
+from tests.pipeline.toys import GOOD, Table, graph_of, only_problem, problems_of, said
+
+
+def with_fields(*lines: str) -> str:
+    return GOOD.replace("table: everything", "\n    ".join(["table: everything", *lines]))
+
+
+def table_of(folder: Path, *lines: str, **environ: str) -> Table:
+    config = graph_of(folder, with_fields(*lines), environ).nodes["all"].config
+    assert isinstance(config, Table)
+    return config
+
+
+def test_references_are_expanded(tmp_path: Path) -> None:
+    (tmp_path / "token.txt").write_text("from a file\n")
+    text = with_fields("token: ${file:token.txt}", "last: ${LAST}", "first: ${FIRST:-3}")
+    config = graph_of(tmp_path, text.replace("everything", "${A}_$${A}_${B:-b}"), {"A": "a", "LAST": "8"})
+    table = config.nodes["all"].config
+    assert isinstance(table, Table) and table.token
+    assert (table.table, table.first, table.last) == ("a_${A}_b", 3, 8)
+    assert table.token.get_secret_value() == "from a file"
+
+
+def test_a_dollar_sign_alone_is_a_dollar_sign(tmp_path: Path) -> None:
+    graph = graph_of(tmp_path, GOOD.replace("high: a > 5", "high: \"b rlike '^x$' or b = '$.a'\""))
+    assert graph.nodes["kinds"].config.routes["high"] == "b rlike '^x$' or b = '$.a'"  # type: ignore[attr-defined]
+
+
+def test_a_default_serves_for_empty_as_well_as_for_unset(tmp_path: Path) -> None:
+    assert table_of(tmp_path, "first: ${F:-4}", F="").first == 4
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("${NOPE}", "the variable NOPE is not set"),
+        ("${file:none.txt}", "${file:none.txt} cannot be read: No such file or directory"),
+        ("${9}", 'a "${" is not followed by a reference'),
+        ("${A", 'a "${" is not followed by a reference'),
+    ],
+)
+def test_a_reference_that_stands_for_nothing_is_one_problem_with_its_line(
+    tmp_path: Path, written: str, message: str
+) -> None:
+    problem = only_problem(tmp_path, with_fields(f'url: "postgres://me:{written}@db/x"'))
+    assert said(problem).startswith(f'alarms.yaml:20 [secret-not-set] sink "all" field "url": {message}')
+
+
+def test_problems_show_the_reference_instead_of_its_value(tmp_path: Path) -> None:
+    text = with_fields("sizes: ${SIZE}", "login: {user: [x], passwrd: '${PW}'}", "token: [1]")
+    shown = "\n".join(map(str, problems_of(tmp_path, text, {"SIZE": "sesame-open", "PW": "hunter-two"})))
+    assert 'not "${SIZE}"' in shown
+    assert "sesame-open" not in shown
+    assert "hunter-two" not in shown
+
+
+def test_a_value_in_a_secret_field_is_never_shown_even_when_it_is_wrong(tmp_path: Path) -> None:
+    text = with_fields("token: 90817263", "headers: {a: 55443322}", "login: {password: [77665544]}")
+    shown = "\n".join(map(str, problems_of(tmp_path, text)))
+    assert shown.count("must be a valid string") == 3
+    assert not any(value in shown for value in ("90817263", "55443322", "77665544"))
+
+
+def test_no_secret_is_in_the_repr_of_a_graph(tmp_path: Path) -> None:
+    text = with_fields(
+        "url: postgres://me:${PW}@db:5432/x?sslpassword=${PW2}",
+        "token: ${TOKEN}",
+        "headers: {Authorization: 'Bearer ${TOKEN}'}",
+        "login: {password: plain-password}",
+    )
+    environ = {"PW": "hunter-two", "PW2": "hunter-three", "TOKEN": "to/k en"}
+    graph = graph_of(tmp_path, text, environ)
+    for shown in (repr(graph), str(graph.nodes["all"].config), graph.nodes["all"].config.model_dump_json()):
+        assert not any(value in shown for value in (*environ.values(), "plain-password"))
+    assert "postgres://me:***@db:5432/x" in repr(graph)
+    assert redact("could not log in with plain-password, to%2Fk%20en") == "could not log in with ***, ***"
+
+
+def test_a_config_goes_to_another_process_with_its_secrets_and_comes_back(tmp_path: Path) -> None:
+    config = table_of(
+        tmp_path, "url: http://u:${PW}@h/", "token: ${PW}", "login: {password: '${PW}'}", PW="pw of mine"
+    )
+    sent = json.dumps(reveal(config))
+    assert Table.model_validate(json.loads(sent)) == config
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_another_process_masks_what_it_was_sent() -> None:
+    import subprocess
+    import sys
+
+    config = Table(table="t", input="x", token="sent-by-pickle", url="amqp://u:p@ss-word@h/v")
+    program = (
+        "import pickle, sys; from signoff.pipeline.secrets import redact\n"
+        "config = pickle.load(sys.stdin.buffer)\n"
+        "print(redact('sent-by-pickle p@ss-word'), config.url)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], input=pickle.dumps(config), capture_output=True, check=True
+    )
+    assert run.stdout.decode().strip() == "*** *** amqp://u:***@h/v"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("postgresql://u:secret@h/db failed", "postgresql://u:***@h/db failed"),
+        ("amqp://u:a@b:c@h:5672/v", "amqp://u:***@h:5672/v"),
+        ("see https://ghp_abc@host/x", "see https://***@host/x"),
+        ("http://h/x?token=abc&page=2", "http://h/x?token=***&page=2"),
+        ("http://h/x?api_key=abc", "http://h/x?api_key=***"),
+        ("host=h password=abc user=u", "host=h password=*** user=u"),
+        ("Authorization: Bearer abcdefgh.ijk", "Authorization: Bearer ***"),
+        ("http://host:8080/path and me@example.org", "http://host:8080/path and me@example.org"),
+        ("http://u:p@a/ http://u:q@b/", "http://u:***@a/ http://u:***@b/"),
+        ("file:///tmp/x, a://b", "file:///tmp/x, a://b"),
+    ],
+)
+def test_secrets_are_masked_by_their_place(text: str, expected: str) -> None:
+    assert redact(text) == expected
+
+
+def test_short_values_are_not_masked_everywhere() -> None:
+    register_secret("a")
+    register_secret("")
+    assert redact("an apple") == "an apple"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    password=st.text(
+        st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="*\"'\\"), min_size=6
+    )
+)
+def test_a_password_never_shows_in_a_secret_url(password: str) -> None:
+    from urllib.parse import quote
+
+    for written in (password, quote(password, safe="")):
+        url = SecretUrl(f"x://host_of:{written}@0/")
+        assert url.get() == f"x://host_of:{written}@0/"
+        assert written not in str(url) and password not in repr(url)
