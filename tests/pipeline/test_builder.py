@@ -143,6 +143,7 @@ def test_functions_of_a_pipeline_file_are_pickled_by_value(file: Path) -> None:
         ("pipeline = Pipeline(", "pipeline = other = Pipeline(", None),
         ("import neighbour", "import neighbour\nsecond = Pipeline('b')", "the file holds 2 Pipeline objects"),
         (FILE, "x = 1\n", "the file holds no Pipeline object"),
+        ('if __name__ == "__main__":', "if True:", r"run\(\) is called while the file is being loaded"),
         (FILE, "raise SystemExit(3)\n", r"flow.py:1 \[bad-python\] SystemExit: 3"),
     ],
 )

@@ -180,6 +180,7 @@ def test_every_code_is_used_and_every_code_used_is_documented() -> None:
     used = set(re.findall(r"\bproblem\(\s*\"([a-z-]+)\"", sources))
     used |= set(re.findall(r"\bProblem\(\s*\"([a-z-]+)\"", sources))
     used |= set(re.findall(r"FieldError\(\s*\"\w+\",\s*\"([a-z-]+)\"", sources))
+    used |= set(re.findall(r"_report\(node, [^\"]*(?:\"\w+\", )?\"([a-z-]+)\"", sources))
     assert used <= set(CODES), f"not in signoff.pipeline.problems: {used - set(CODES)}"
     unused = [code for code in CODES if f'"{code}"' not in sources and not code.startswith("missing-s")]
     assert unused == []

@@ -18,12 +18,15 @@ with the line of the call that caused it. `signoff run FILE.py` takes the pipeli
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
+from signoff.errors import PipelineError, Problem
 from signoff.pipeline.check import check
 from signoff.pipeline.draft import Draft, DraftNode
 from signoff.pipeline.graph import Graph
@@ -37,6 +40,9 @@ from signoff.pipeline.model import (
     SparkSettings,
     TransformConfig,
 )
+
+loading: ContextVar[bool] = ContextVar("loading", default=False)
+"""Set while a pipeline file is being run to find its pipeline."""
 
 Function = Callable[..., Any]
 F = TypeVar("F", bound=Function)
@@ -154,10 +160,37 @@ class Pipeline:
         return check(self.draft(), catalog, environ)
 
     def run(self, once: bool = False) -> int:
-        """Run until stopped, or, with `once`, until what is there is settled; returns the exit code."""
-        from signoff import engine
+        """Run until SIGTERM or Ctrl-C, or, with `once`, until what is there is settled; as `signoff run`.
 
-        return int(engine.run(self.graph(), once=once))
+        Returns the exit code. The engine is a process of its own that loads this pipeline's file
+        again: call `run` below `if __name__ == "__main__":`, in the file that makes the pipeline.
+        """
+        self._refuse_to_run_while_loaded()
+        from signoff.engine.supervise import Run, RunOptions
+
+        graph = self.graph()
+        run = Run(graph, RunOptions(once=once, patience_s=30.0 if once else None), Path(self._file).resolve())
+
+        def stop(*_: object) -> None:
+            run.stop_requested = True
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            return run.execute()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _refuse_to_run_while_loaded(self) -> None:
+        message, hint = "", ""
+        if loading.get():
+            message = "pipeline.run() is called while the file is being loaded"
+            hint = 'put it below if __name__ == "__main__":'
+        elif not Path(self._file).is_file():
+            message = "a pipeline that is in no file cannot be run"
+            hint = "write it into a file: the engine loads it in a process of its own"
+        if message:
+            raise PipelineError([Problem("bad-python", message, hint, self._file, self._line)])
 
     def _add(
         self,

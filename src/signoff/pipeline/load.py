@@ -150,11 +150,13 @@ def _load_python(path: Path, catalog: Catalog, environ: Mapping[str, str]) -> Gr
 
 
 def _run(path: Path) -> ModuleType:
-    """Run the file as a module of its own.
+    """Run the file as a module of its own, named otherwise than `__main__`.
 
     It does not stay in `sys.modules`: functions of a module that executors cannot import must be
     pickled by value, and cloudpickle does that for modules it does not find there.
     """
+    from signoff.pipeline.builder import loading
+
     directory = str(path.parent.resolve())
     if directory not in sys.path:
         sys.path.insert(0, directory)
@@ -163,6 +165,7 @@ def _run(path: Path) -> ModuleType:
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    token = loading.set(True)
     try:
         spec.loader.exec_module(module)
     except PipelineError:
@@ -174,5 +177,6 @@ def _run(path: Path) -> ModuleType:
         message = redact(f"{type(error).__name__}: {error}")
         raise _failed("bad-python", message, "", path, line or 0) from error
     finally:
+        loading.reset(token)
         sys.modules.pop(name, None)
     return module

@@ -138,37 +138,47 @@ CODES: dict[str, Code] = {
         "Set it, or give a default: `${NAME:-default}`. A plain `${` is written `$${`.",
         'alarms.yaml:22 [secret-not-set] sink "table" field "url": the variable DB_PASSWORD is not set',
     ),
-    "bad-expression": Code(
-        "Spark does not accept a SQL expression or a schema.",
-        "The message is Spark's own.",
-        'alarms.yaml:15 [bad-expression] transform "failed_equipment" field "where": syntax error at "="',
+    "syntax-error": Code(
+        "Spark cannot read a SQL expression or a schema.",
+        "The message is Spark's own and names the place where reading stopped.",
+        'alarms.yaml:15 [syntax-error] transform "failed": syntax error at or near "="',
     ),
     "unresolved-column": Code(
         "An expression names a column that the input does not have.",
         "The hint lists the columns there are; a column exists only below the transform that makes it.",
-        'alarms.yaml:15 [unresolved-column] transform "failed_equipment" field "where": there is no column '
-        '"alarmld"; did you mean "alarmId"?',
+        'alarms.yaml:15 [unresolved-column] transform "failed_equipment": there is no column '
+        '"alarmld"; there is: alarmId, stationId',
     ),
     "duplicate-column": Code(
         "Two columns of one transform would have the same name.",
         "Rename one of them with AS.",
-        'alarms.yaml:15 [duplicate-column] transform "totals" field "columns": "value" is there twice',
+        'alarms.yaml:15 [duplicate-column] transform "totals": "value" is there twice',
     ),
     "type-error": Code(
         "An expression has another type than its place needs.",
         "Cast it, or use a column of the right type.",
-        'alarms.yaml:15 [type-error] transform "failed" field "where": "alarmId" is int, not boolean',
+        'alarms.yaml:15 [type-error] transform "failed": "alarmId" is int, not boolean',
+    ),
+    "merge-conflict": Code(
+        "Inputs that are united have a column of the same name with types that do not fit together.",
+        "Cast one of them with a `select` before.",
+        'alarms.yaml:22 [merge-conflict] sink "all": column "value" is int in a and map in b',
+    ),
+    "plan-error": Code(
+        "Spark refuses the plan for another reason.",
+        "The message is Spark's own.",
+        'alarms.yaml:15 [plan-error] transform "totals": …',
     ),
     "bad-function": Code(
         "The function of a `python` transform cannot be imported or called, or returns no DataFrame.",
         "Write `function: module:name`; the module is searched next to the pipeline file first.",
-        'alarms.yaml:15 [bad-function] transform "enriched" field "function": no module named "enrch"',
+        'alarms.yaml:15 [bad-function] transform "enriched": no module named "enrch"',
     ),
     "lost-origins": Code(
         "A function returns rows without the column `_origin`, which says which event they stand for, so "
         "the source could never be told what became of it.",
         "Keep `_origin` in every `select`, and do not aggregate it away.",
-        'alarms.yaml:15 [lost-origins] transform "totals" field "function": there is no column "_origin"',
+        'alarms.yaml:15 [lost-origins] transform "totals": there is no column "_origin"',
     ),
 }
 
