@@ -151,7 +151,7 @@ class GenerateSource(Source):
 
 
 def _numbers(numbers: npt.NDArray[np.int64]) -> list[str]:
-    return ['{"n":%d}' % number for number in numbers.tolist()]
+    return [f'{{"n":{number}}}' for number in numbers.tolist()]
 
 
 def _readings(config: GenerateConfig) -> list[str]:
