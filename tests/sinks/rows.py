@@ -9,6 +9,7 @@ import math
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -164,7 +165,7 @@ def from_json(value: Any, kind: pa.DataType) -> Any:
     if pt.is_list(kind):
         return [from_json(item, kind.value_type) for item in value]
     if pt.is_floating(kind):
-        return float(value)
+        return float(np.float32(value)) if pt.is_float32(kind) else float(value)
     if pt.is_decimal(kind):
         return Decimal(value)
     if pt.is_boolean(kind) or pt.is_integer(kind):

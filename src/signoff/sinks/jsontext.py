@@ -142,10 +142,10 @@ def _iso_duration(micros: int) -> str:
 def _float_text(column: pa.Array) -> pa.LargeStringArray:
     """Shortest text that reads back as the same number, and as a float: 6.0, not 6."""
     text = column.cast(TEXT)
-    # Arrow writes numbers below 1e15 without exponent.
-    integral = pc.and_(pc.equal(column, pc.trunc(column)), pc.less(pc.abs(column), 1e15))
+    integral = pc.equal(column, pc.trunc(column))
     if pc.any(integral).as_py():
-        suffix = pc.if_else(integral, pa.scalar(".0", TEXT), pa.scalar("", TEXT))
+        bare = pc.and_not(integral, pc.match_substring(text, "e"))
+        suffix = pc.if_else(bare, pa.scalar(".0", TEXT), pa.scalar("", TEXT))
         text = pc.binary_join_element_wise(text, suffix, pa.scalar("", TEXT))
     finite = pc.is_finite(column)
     if not pc.all(finite).as_py():

@@ -233,18 +233,15 @@ class _PostgresWriter(Writer):
 
 
 def _name_parts(name: str) -> tuple[str, ...]:
+    """The one or two names in `name`, as PostgreSQL reads them: without quotes in lower case."""
     parts: list[str] = []
-    rest = name
-    while match := _NAME.match(rest):
+    place = 0
+    while match := _NAME.match(name, place):
         parts.append(match[1].replace('""', '"') if match[1] else match[2].lower())
-        rest = rest[match.end() :]
-        if not rest:
+        place = match.end() + 1
+        if name[match.end() :][:1] != ".":
             break
-        if not rest.startswith("."):
-            parts.clear()
-            break
-        rest = rest[1:]
-    if rest or len(parts) not in (1, 2):
+    if match is None or match.end() < len(name) or len(parts) > 2:
         raise ValueError(
             f'"{name}" is not the name of a table; write name, schema.name or "Name"."With.Dots"'
         )
