@@ -113,6 +113,8 @@ def record(db: sqlite3.Connection, source: str, start: int, end: int, attempt: A
     for sink, sink_state in attempt.sinks.items():
         since = None if sink_state.done or not sink_state.error else (sink_state.since or now)
         note_sink(db, sink, source, attempt.rows.get(sink, 0), sink_state.error, since)
+        if sink_state.done:  # whatever was noted of it outside of a batch is over
+            db.execute("UPDATE sinks SET since = NULL WHERE sink = ? AND source = ''", (sink,))
     for sink in attempt.rows.keys() - attempt.sinks.keys():
         note_sink(db, sink, source, attempt.rows[sink], "", None)
 

@@ -118,16 +118,16 @@ class _Story:
         standing = {row.outcome for row in self._rows if not row.resolved}
         if Outcome.EXPIRED in standing:
             return "expired"
-        if self._folded:
-            return "dead_lettered" if Outcome.DEAD_LETTERED in standing else "settled"
-        if self._batch is None:
-            return "waiting" if self._event.sequence < self._log.head() else "unknown"
-        if self._event.sequence in self._batch.owed:
+        if self._batch is not None and self._event.sequence in self._batch.owed:
             return "in flight"
         if Outcome.REFUSED in standing:
             return "refused"
         if Outcome.DEAD_LETTERED in standing:
             return "dead_lettered"
+        if self._batch is None:
+            if self._folded:
+                return "settled"
+            return "waiting" if self._event.sequence < self._log.head() else "unknown"
         return "delivered" if self._event.sequence in self._batch.delivered else "dropped"
 
     def _answer(self, state: State) -> tuple[bool | None, str]:

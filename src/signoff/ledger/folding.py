@@ -1,9 +1,11 @@
 """Folding: the details of old settled batches become counts, so that the ledger stays as small as it is.
 
 Folded is always a prefix [0, folded) of a source. A batch is folded only when it and all before it
-are settled and, where it holds refusals or expiries, when the source was told about them: an intake
-that was down for long must still find them. What stays of a folded batch are the rows of its dead
-letters, for their origins can still move to another count.
+are settled. What stays of it:
+- the rows of its dead letters, for their origins can still move to another count;
+- its refusals and expiries, for an intake that starts again tells its source everything again, and
+  must not call acknowledged what was refused. The newest `KEEP_NEGATIVE` of them stay, and all that
+  the source has not been told at all: a batch that holds such is not folded.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ from pyroaring import BitMap64
 
 from signoff.ledger.outcome import FINAL
 from signoff.ledger.sequences import from_bytes
+
+KEEP_NEGATIVE = 100_000
+"""Refused and expired origins of the folded prefix that can still be told to a source again."""
 
 
 def fold(db: sqlite3.Connection, source: str, keep: int) -> int:
@@ -31,6 +36,8 @@ def fold(db: sqlite3.Connection, source: str, keep: int) -> int:
             break
         _fold_one(db, source, batch)
         folded += 1
+    if folded:
+        _forget_negative(db, source)
     return folded
 
 
@@ -42,30 +49,33 @@ def _fold_one(db: sqlite3.Connection, source: str, batch: sqlite3.Row) -> None:
         (end, batch["change"], *(batch[outcome] for outcome in FINAL), source),
     )
     standing = _standing(db, source, start, end)
-    if standing:
-        # Through a table of the connection's own: there may be more of them than a statement takes.
-        db.execute(
-            "CREATE TEMP TABLE IF NOT EXISTS standing (sequence INTEGER PRIMARY KEY, delivered INTEGER)"
-        )
-        delivered = from_bytes(batch["delivered_set"])
-        db.executemany("INSERT INTO standing VALUES (?, ?)", [(n, n in delivered) for n in standing])
-        db.execute(
-            "UPDATE exceptions SET also_delivered = standing.delivered FROM standing "
-            "WHERE exceptions.source = ? AND exceptions.sequence = standing.sequence",
-            (source,),
-        )
-        db.execute(
-            "DELETE FROM exceptions WHERE source = ? AND sequence >= ? AND sequence < ? "
-            "AND sequence NOT IN (SELECT sequence FROM standing)",
-            (source, start, end),
-        )
-        db.execute("DELETE FROM standing")
-    else:
-        db.execute(
-            "DELETE FROM exceptions WHERE source = ? AND sequence >= ? AND sequence < ?", (source, start, end)
-        )
+    delivered = from_bytes(batch["delivered_set"])
+    # Through a table of the connection's own: there may be more of them than a statement takes.
+    db.execute("CREATE TEMP TABLE IF NOT EXISTS standing (sequence INTEGER PRIMARY KEY, delivered INTEGER)")
+    db.executemany("INSERT INTO standing VALUES (?, ?)", [(n, n in delivered) for n in standing])
+    db.execute(
+        "UPDATE exceptions SET also_delivered = standing.delivered FROM standing "
+        "WHERE exceptions.source = ? AND exceptions.sequence = standing.sequence",
+        (source,),
+    )
+    db.execute(
+        "DELETE FROM exceptions WHERE source = ? AND sequence >= ? AND sequence < ? "
+        "AND outcome NOT IN ('refused', 'expired') AND sequence NOT IN (SELECT sequence FROM standing)",
+        (source, start, end),
+    )
+    db.execute("DELETE FROM standing")
     db.execute("DELETE FROM batch_sinks WHERE source = ? AND start = ?", (source, start))
     db.execute("DELETE FROM batches WHERE source = ? AND start = ?", (source, start))
+
+
+def _forget_negative(db: sqlite3.Connection, source: str) -> None:
+    db.execute(
+        "DELETE FROM exceptions WHERE source = :source AND outcome IN ('refused', 'expired') AND sequence <= "
+        "(SELECT sequence FROM exceptions JOIN sources USING (source) WHERE source = :source "
+        "AND sequence < folded AND outcome IN ('refused', 'expired') "
+        "ORDER BY sequence DESC LIMIT 1 OFFSET :keep)",
+        {"source": source, "keep": KEEP_NEGATIVE},
+    )
 
 
 def _standing(db: sqlite3.Connection, source: str, start: int, end: int) -> BitMap64:

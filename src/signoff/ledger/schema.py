@@ -7,8 +7,8 @@ batches     one row per batch that is not folded: owed origins, delivered origin
             the origins that are settled. Batches of a source follow each other without gap.
 batch_sinks how far each sink is with a batch; removed with the batch.
 exceptions  rows that were not simply delivered or filtered, and expired origins (stage ''). In the
-            folded prefix only those of origins that are dead letters still, because their class can
-            change; `also_delivered` keeps the one bit of the folded bitmap that matters then.
+            folded prefix only some are kept (see `folding`); `also_delivered` keeps the one bit of the
+            folded bitmap that matters for them.
 sinks       rows written and the last failure, for `signoff status`.
 clock       number of the last change to anyone's settlement; the intake asks for what is newer.
 

@@ -57,7 +57,9 @@ def settlements(db: sqlite3.Connection, source: str, after: int) -> tuple[int, l
         return change, []
     found = []
     if known["folded"] and known["folded_change"] > after:
-        found.append(SettledRange(0, known["folded"], BitMap64(), {}, {}))
+        refused, expired = _negative(db, source, 0, known["folded"])
+        refused = {n: reason for n, reason in refused.items() if n not in expired}
+        found.append(SettledRange(0, known["folded"], BitMap64(), refused, expired))
     for batch in db.execute(
         'SELECT start, "end", owed, refused, expired FROM batches '
         "WHERE source = ? AND change > ? ORDER BY start",
