@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 from signoff.errors import SignoffError
@@ -24,6 +25,7 @@ from signoff.sources.contract import Resume, SourceContext
 
 def main() -> int:
     """One intake process, from its job to its end."""
+    sys.meta_path.insert(0, _NoPandas())
     control = Control(os.dup(0))
     control.listen()
     try:
@@ -60,6 +62,17 @@ def run(job: Job, control: Control) -> None:
         log.close()
         if ledger:
             ledger.close()
+
+
+class _NoPandas(MetaPathFinder):
+    """Hides pandas from pyarrow, which loads it with the first array if it can.
+
+    The intake has no use for it, and starts a second sooner and 60 MB smaller without.
+    """
+
+    def find_spec(self, fullname: str, *_: object) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("the intake does without pandas", name=fullname)
 
 
 def _take_over_stdin(descriptor: int | None) -> None:
