@@ -27,7 +27,7 @@ from signoff.pipeline.model import SinkConfig
 from signoff.pipeline.secrets import SecretUrl, register_secrets_of
 from signoff.sinks.contract import EVENT_ID, Part, Refusal, Sink, Writer
 from signoff.sinks.jsontext import json_lines
-from signoff.sinks.refusal import RowsRejected, fit, isolate, refused
+from signoff.sinks.refusal import RowsRejected, brief, fit, isolate
 
 _BODY_SHOWN = 200
 _SILENT_REQUESTS = 3
@@ -159,7 +159,8 @@ class _HttpWriter(Writer):
             return _fail(request, start, end, reason)
         if end - start == 1 or answer.status_code in config.split_statuses:
             raise RowsRejected(reason)
-        request.failed += [refused(index, reason) for index in range(start, end)]
+        said = brief(reason)
+        request.failed += [Refusal(index, said, transient=False) for index in range(start, end)]
         return None
 
 
@@ -198,7 +199,8 @@ def _key(ids: Sequence[str]) -> str:
 
 
 def _fail(request: _Request, start: int, end: int, reason: str) -> None:
-    request.failed += [refused(index, reason, transient=True) for index in range(start, end)]
+    said = brief(reason)
+    request.failed += [Refusal(index, said, transient=True) for index in range(start, end)]
 
 
 def _excerpt(answer: httpx.Response) -> str:

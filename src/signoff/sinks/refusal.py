@@ -56,9 +56,9 @@ def fit(rows: pa.RecordBatch) -> Fit:
     return Fit(rows, places, refusals)
 
 
-def refused(index: int, reason: str, *, transient: bool = False) -> Refusal:
-    """A refusal whose reason is short, on one line and free of secrets."""
-    return Refusal(index, brief(reason), transient)
+def refused(index: int, reason: str) -> Refusal:
+    """A refusal for good whose reason is short, on one line and free of secrets."""
+    return Refusal(index, brief(reason), transient=False)
 
 
 def brief(reason: object) -> str:

@@ -23,7 +23,7 @@ from tenacity import RetryCallState, Retrying, retry_if_result
 from signoff.errors import PermanentError, TransientError
 from signoff.pipeline.model import Retry
 from signoff.sinks.contract import Refusal, Writer
-from signoff.sinks.refusal import brief, refused
+from signoff.sinks.refusal import brief
 
 BUDGET_S = 1.0
 _MOST_DOUBLINGS = 40
@@ -132,7 +132,8 @@ class _Delivery:
             self.error = brief(error)
             return True
         except PermanentError as error:
-            self.refused += [refused(place, str(error)) for place in self.pending.tolist()]
+            reason = brief(error)
+            self.refused += [Refusal(place, reason, transient=False) for place in self.pending.tolist()]
             self.pending = self.pending[:0]
             return False
         self._sort(refusals)
@@ -142,12 +143,13 @@ class _Delivery:
         places = self.pending
         self.taken[places] = True
         again: list[int] = []
+        said = {reason: brief(reason) for reason in {one.reason for one in refusals}}
         for one in refusals:
             place = int(places[one.index])
             self.taken[place] = False
             if one.transient:
                 again.append(place)
-                self.error = brief(one.reason)
+                self.error = said[one.reason]
             else:
-                self.refused.append(refused(place, one.reason))
+                self.refused.append(Refusal(place, said[one.reason], transient=False))
         self.pending = np.array(sorted(again), dtype=np.int64)
