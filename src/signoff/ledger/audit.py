@@ -120,7 +120,7 @@ def _audit_source(
     received = _received(log, books.next)  # after the books: it can only have grown since
     account = books.account(received)
     found += _check_log(log, source, received, books.next, needed)
-    missing = sorted(owing - letters.open_keys(source))
+    missing = sorted(owing - letters.keys(source=source))
     found += [
         Finding(source, "letter-missing", f"{event} counts as dead-lettered at {stage}, its letter is gone")
         for event, stage in missing

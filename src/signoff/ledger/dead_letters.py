@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -48,6 +49,8 @@ CREATE TABLE letters (
 CREATE INDEX letters_by_status ON letters (status, id);
 CREATE INDEX letters_by_origin ON letters (source, sequence)
 """
+
+_BRIEF = "id, event_id, stage, reason, at, x'' AS payload, '{}' AS headers, received_at, attempts, status"
 
 _UPSERT = """
 INSERT INTO letters (event_id, stage, source, sequence, child, reason, at, payload, headers, received_at,
@@ -120,6 +123,34 @@ class DeadLetters:
             with self._store.write() as db:
                 db.executemany(_UPSERT, values)
 
+    def each(
+        self,
+        *,
+        stage: str | None = None,
+        source: str | None = None,
+        reason: str | None = None,
+        statuses: Sequence[Status] = OPEN,
+        limit: int | None = None,
+        brief: bool = False,
+    ) -> Iterator[DeadLetter]:
+        """Letters in the order in which they came, a page at a time: there may be more than fit into memory.
+
+        `reason` is a part of the text, whatever its case; `brief` leaves payload and headers empty.
+        """
+        where, values = _where(stage, source, reason, statuses)
+        columns = _BRIEF if brief else "*"
+        after, left = 0, sys.maxsize if limit is None else limit
+        while left > 0:
+            with self._store.read() as db:
+                page = db.execute(
+                    f"SELECT {columns} FROM letters WHERE {where} AND id > ? ORDER BY id LIMIT ?",
+                    [*values, after, min(left, CHUNK)],
+                ).fetchall()
+            yield from map(_letter, page)
+            if len(page) < min(left, CHUNK):
+                return
+            after, left = page[-1]["id"], left - len(page)
+
     def list(
         self,
         *,
@@ -128,13 +159,12 @@ class DeadLetters:
         reason: str | None = None,
         statuses: Sequence[Status] = OPEN,
         limit: int | None = None,
-        after: int = 0,
+        brief: bool = False,
     ) -> Letters:
-        """Letters in the order in which they came; `reason` is a part of the text, whatever its case."""
-        where, values = _where(stage, source, reason, statuses)
-        return self._select(
-            f"{where} AND id > ? ORDER BY id LIMIT ?", [*values, after, -1 if limit is None else limit]
-        )
+        """`each`, all at once."""
+        return [
+            *self.each(stage=stage, source=source, reason=reason, statuses=statuses, limit=limit, brief=brief)
+        ]
 
     def get(self, event_id: str, stage: str | None = None) -> Letters:
         """The letters of one event id, whatever their status."""
@@ -163,9 +193,9 @@ class DeadLetters:
             ).fetchall()
         return {(row["stage"], row["reason"]): row["n"] for row in found}
 
-    def open_keys(self, source: str) -> set[tuple[str, str]]:
-        """(event id, stage) of every letter of a source that is still of concern; for the audit."""
-        where, values = _where(None, source, None, OPEN)
+    def keys(self, statuses: Sequence[Status] = OPEN, source: str | None = None) -> set[tuple[str, str]]:
+        """(event id, stage) of every letter with one of these statuses."""
+        where, values = _where(None, source, None, statuses)
         with self._store.read() as db:
             found = db.execute(f"SELECT event_id, stage FROM letters WHERE {where}", values)
             return {(row["event_id"], row["stage"]) for row in found}
@@ -205,7 +235,8 @@ class DeadLetters:
         """Claim letters for dropping, so that no replay begins with them; those that can be had."""
         claimed = [letter for letter in letters if letter.status in ("stored", "dropping")]
         self._mark(claimed, "dropping", "status = 'stored'")
-        return [letter for letter in claimed if self.get(*letter.key)[0].status == "dropping"]
+        had = self.keys(("dropping",))
+        return [letter for letter in claimed if letter.key in had]
 
     def end_drop(self, letters: Iterable[DeadLetter]) -> int:
         """Close letters that were claimed; `drop_letters` tells the ledger in between."""

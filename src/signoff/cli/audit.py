@@ -1,0 +1,45 @@
+"""`signoff audit`: prove that every event received is accounted for."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+from signoff.cli.reading import AsJson, PipelineFile, dash, load_for_reading, table
+from signoff.ledger.audit import Audit, audit
+from signoff.log import LogReader
+
+
+def command(file: PipelineFile, as_json: AsJson = False) -> None:
+    """Print the account of each source: where every event is that was received.
+
+    Exits with 1 when an account does not add up, or log, ledger and dead letters contradict each other;
+    each finding is printed to standard error.
+    """
+    report = audit(load_for_reading(file), LogReader)
+    if as_json:
+        typer.echo(json.dumps(report.as_dict()))
+    else:
+        _print(report)
+    for finding in report.findings:
+        typer.echo(str(finding), err=True)
+    if not report.balanced:
+        raise typer.Exit(1)
+
+
+def _print(report: Audit) -> None:
+    names = list(report.total.as_dict())
+    rows = [[source, *account.as_dict().values()] for source, account in report.accounts.items()]
+    if len(rows) > 1:
+        rows.append(["all", *report.total.as_dict().values()])
+    header = ["source", *(dash(name) for name in names)]
+    typer.echo(table(header, rows, right=header[1:]))
+    for source, number in report.ignored.items():
+        if number:
+            typer.echo(f"{source}: {number} outcomes came for events settled already, and were ignored")
+    if report.balanced:
+        typer.echo("balanced: received = delivered + dropped + dead-lettered + refused + expired + in flight")
+    else:
+        typer.echo("NOT BALANCED", err=True)
+    typer.echo("account: " + " ".join(f"{name}={number}" for name, number in report.total.as_dict().items()))

@@ -1,0 +1,109 @@
+"""`signoff status`: is a run alive, what is in flight, which sink fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from signoff.cli.reading import AsJson, PipelineFile, dash, load_for_reading, table, when
+from signoff.ledger import DeadLetters, Ledger, RunLock
+from signoff.log import LogReader
+from signoff.pipeline.graph import Graph
+
+
+def command(file: PipelineFile, as_json: AsJson = False) -> None:
+    """Show whether a run is alive, what each source has in flight, and how each sink is doing."""
+    found = read_status(load_for_reading(file))
+    if as_json:
+        typer.echo(json.dumps(found, ensure_ascii=False))
+    else:
+        _print(found)
+
+
+def read_status(graph: Graph) -> dict[str, Any]:
+    """All of it, as `--json` prints it."""
+    state = graph.state
+    pid = RunLock(state).held_by()
+    engine = _read_json(state / "engine.json")
+    with (
+        Ledger(state / "ledger.db", readonly=True) as ledger,
+        DeadLetters(state / "dead_letters.db", readonly=True) as letters,
+    ):
+        return {
+            "pipeline": graph.name,
+            "alive": pid is not None,
+            "pid": pid,
+            "engine": engine.get("state") if pid is not None else None,
+            "sources": {
+                name: _source(state, name, ledger, engine, pid is not None) for name in graph.sources
+            },
+            "sinks": {name: _sink(name, ledger) for name in graph.sinks},
+            "dead_letters": letters.count(),
+        }
+
+
+def _source(state: Path, name: str, ledger: Ledger, engine: dict[str, Any], alive: bool) -> dict[str, Any]:
+    books = ledger.books(name)
+    account = books.account(LogReader(state / "log" / name).head())
+    intake = _read_json(state / "intake" / name / "status.json")
+    rates = engine.get("rates")
+    return {
+        **account.as_dict(),
+        "ignored": books.ignored,
+        "rate": rates.get(name) if alive and isinstance(rates, dict) else None,
+        "intake": intake.get("state") if alive else None,
+        "held_back": alive and intake.get("state") == "held",
+        "reason": intake.get("reason", "") if alive or intake.get("state") == "failed" else "",
+    }
+
+
+def _sink(name: str, ledger: Ledger) -> dict[str, Any]:
+    totals = ledger.sink_totals().get(name)
+    return {
+        "rows": totals.rows if totals else 0,
+        "failing_since": when(totals.failing_since) if totals else None,
+        "last_error": totals.error if totals else "",
+    }
+
+
+def _print(found: dict[str, Any]) -> None:
+    alive = f"running (pid {found['pid']}, engine {found['engine'] or 'starting'})"
+    typer.echo(f"{found['pipeline']}: {alive if found['alive'] else 'not running'}")
+    counts = ("received", "in_flight", "delivered", "dropped", "dead_lettered", "refused", "expired")
+    header = ["source", *(dash(name) for name in counts), "events/s", "intake"]
+    rows = [
+        [name, *(source[count] for count in counts), _rate(source["rate"]), _intake(source)]
+        for name, source in found["sources"].items()
+    ]
+    typer.echo(table(header, rows, right=header[1:-1]))
+    rows = [[name, sink["rows"], _health(sink)] for name, sink in found["sinks"].items()]
+    typer.echo(table(["sink", "rows", "state"], rows, right=["rows"]))
+    if found["dead_letters"]:
+        typer.echo(f"{found['dead_letters']} dead letters; signoff dead-letters list FILE shows them")
+
+
+def _intake(source: dict[str, Any]) -> str:
+    state = "held back" if source["held_back"] else source["intake"] or "-"
+    return f"{state}: {source['reason']}" if source["reason"] else state
+
+
+def _rate(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:.0f}"
+
+
+def _health(sink: dict[str, Any]) -> str:
+    if sink["failing_since"]:
+        return f"failing since {sink['failing_since']}: {sink['last_error']}"
+    return f"ok (last error: {sink['last_error']})" if sink["last_error"] else "ok"
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """What a process has written about itself; {} while there is nothing."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
