@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import resource
 import signal
@@ -9,16 +11,67 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing.reduction import DupFd
 from pathlib import Path
+from typing import Any
 
 from pyroaring import BitMap64
 
+from signoff.errors import LogError
 from signoff.intake import Job, Status, read_status
+from signoff.intake.__main__ import main
 from signoff.ledger import Ledger, Outcome, RowOutcome, RowRef, SinkState
 from signoff.log import LogReader
 from signoff.pipeline.model import SourceConfig
 
 PATIENCE_S = 30.0
+
+
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["signoff.intake.__main__"])
+
+
+class _Fresh:
+    """The process as a run starts it, given a standard input to read."""
+
+    def __init__(self, stdin: int) -> None:
+        command = [sys.executable, "-m", "signoff.intake"]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=(stdin,)
+        )
+        assert self._process.stdin is not None and self._process.stderr is not None
+        self.pid = self._process.pid
+        self.stdin, self.stderr = self._process.stdin, self._process.stderr
+        self.poll, self.wait = self._process.poll, self._process.wait
+
+
+class _Forked:
+    """The same, forked from a process that has everything loaded: it starts ten times faster."""
+
+    def __init__(self) -> None:
+        (control, self_in), (self_out, errors) = os.pipe(), os.pipe()
+        self._process = SERVER.Process(target=_run, args=(DupFd(control), DupFd(errors)), daemon=True)
+        self._process.start()
+        os.close(control)
+        os.close(errors)
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+        self.stdin, self.stderr = os.fdopen(self_in, "wb"), os.fdopen(self_out, "rb")
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float) -> int:
+        self._process.join(timeout)
+        assert self._process.exitcode is not None, "it is still running"
+        return self._process.exitcode
+
+
+def _run(control: Any, errors: Any) -> None:
+    for given, descriptor in ((control.detach(), 0), (errors.detach(), 2)):
+        os.dup2(given, descriptor)
+        os.close(given)
+    sys.exit(main())
 
 
 class IntakeProcess:
@@ -32,15 +85,9 @@ class IntakeProcess:
             "incoming", config, state=base / "state", base=base, once=once, acknowledges=acknowledges,
             stdin_fd=stdin,
         )  # fmt: skip
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "signoff.intake"],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=() if stdin is None else (stdin,),
-        )
+        self.process = _Fresh(stdin) if stdin is not None else _Forked()
         if file_size_limit is not None:
             self.limit_file_size(file_size_limit)
-        assert self.process.stdin is not None
         self.process.stdin.write(self.job.encode())
         self.process.stdin.flush()
 
@@ -67,33 +114,41 @@ class IntakeProcess:
     def wait_for_events(self, count: int) -> Status:
         return self.wait_for(lambda status: status.durable_sequence >= count)
 
+    def wait_for_log(self, count: int) -> int:
+        """Wait for the log itself, which knows sooner than the status; returns its head."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            with contextlib.suppress(LogError):
+                head = LogReader(self.job.log_directory).head()
+                if head >= count:
+                    return head
+            assert self.process.poll() is None, f"it ended: {self.error()}"
+            assert time.monotonic() < deadline, f"the log has no {count} events"
+
     def wait_for_state(self, state: str) -> Status:
         return self.wait_for(lambda status: status.state == state)
 
     def stop(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
+        os.kill(self.process.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
+        os.kill(self.process.pid, signal.SIGKILL)
         self._reap()
 
     def end(self) -> int:
         """End of its input; returns the exit code."""
-        assert self.process.stdin is not None
         self.process.stdin.close()
         code = self.process.wait(PATIENCE_S)
         self._reap()
         return code
 
     def error(self) -> str:
-        assert self.process.stderr is not None
         return self.process.stderr.read().decode()
 
     def _reap(self) -> None:
         self.process.wait(PATIENCE_S)
         for pipe in (self.process.stdin, self.process.stderr):
-            if pipe is not None:
-                pipe.close()
+            pipe.close()
 
     def __enter__(self) -> IntakeProcess:
         return self

@@ -207,4 +207,6 @@ def log(source: Source, batches: list[pa.RecordBatch], first: int = 0) -> int:
 
 def resume_after(batches: list[pa.RecordBatch]) -> Resume:
     last = batches[-1]
-    return Resume(sum(map(len, batches)), last.column("unit")[-1].as_py(), last.column("position")[-1].as_py())
+    return Resume(
+        sum(map(len, batches)), last.column("unit")[-1].as_py(), last.column("position")[-1].as_py()
+    )

@@ -90,7 +90,9 @@ def test_bad_csv_rows_are_events_with_an_error_and_their_neighbours_are_fine(
 ) -> None:
     (folder / "a.csv").write_bytes(b'id,note\n1,a\n2\n3,"never closed\n4,d\n5,\xff\n6,"x"y\n7,g\n')
     found, wrong = read(tmp_path)
-    assert [json.loads(row)["id"] for row, error in zip(found, wrong, strict=True) if not error] == list("147")
+    assert [json.loads(row)["id"] for row, error in zip(found, wrong, strict=True) if not error] == list(
+        "147"
+    )
     bad = {row: error for row, error in zip(found, wrong, strict=True) if error}
     assert bad[b"2\n"] == "row has 1 fields, the header has 2"
     assert "not CSV" in str(bad[b'3,"never closed\n'])
@@ -338,7 +340,9 @@ def test_what_replaced_a_half_read_file_is_read_as_another_file(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("path", ["nowhere/*.jsonl", "in/missing.jsonl", "nowhere"])
-def test_a_path_that_does_not_exist_is_an_error_that_names_it(tmp_path: Path, folder: Path, path: str) -> None:
+def test_a_path_that_does_not_exist_is_an_error_that_names_it(
+    tmp_path: Path, folder: Path, path: str
+) -> None:
     with pytest.raises(SourceError, match=rf"does not exist.*{path.partition('*')[0]}"):
         opened(tmp_path, path=path)
 

@@ -137,6 +137,9 @@ class HttpSource(Source):
         now = time.monotonic()
         within = f"{self._config.acknowledge_within:g} s"
         self._inbox.give_back(f"the log had no room within {within}; nothing was taken", now)
+        self._give_up(
+            f"the log had no room within {within}; should it be taken yet, it counts as expired", now
+        )
         reason = f"not settled within {within} (acknowledge_within)"
         late = [d for d in self._in_flight.values() if d.deadline <= now and d.logged == d.count]
         return {
@@ -170,6 +173,16 @@ class HttpSource(Source):
             config.max_body_bytes, config.max_event_bytes, config.acknowledge_within,
             [name.lower() for name in config.keep_headers],
         )  # fmt: skip
+
+    def _give_up(self, reason: str, now: float) -> None:
+        """Answer requests that were handed out in time but did not get into the log in time.
+
+        They may get there yet: the intake holds them. Their events are then expired at once.
+        """
+        for delivery in {d for parts in self._received for d, _, _ in parts}:
+            if delivery.deadline <= now and not delivery.given_up:
+                delivery.given_up = True
+                delivery.answer(turned_away(reason))
 
     def _finish(self, delivery: Delivery, answer: Answer) -> None:
         del self._in_flight[delivery.unit]

@@ -51,6 +51,8 @@ class Delivery:
     logged: int = 0
     first: int = -1
     """Sequence number of the first event, once it is in the log."""
+    given_up: bool = False
+    """Answered before it was in the log, because that took too long."""
     refused: dict[int, str] = field(default_factory=dict)
     expired: dict[int, str] = field(default_factory=dict)
 

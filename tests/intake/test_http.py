@@ -1,0 +1,195 @@
+"""The http source in its real process: a response comes when, and only when, the ledger says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import orjson
+import pytest
+
+from signoff.ledger import Ledger
+from signoff.pipeline.model import LogSettings
+from signoff.sources.http import ADDRESS_FILE, HttpConfig
+from tests.intake.processes import IntakeProcess, logged, settle
+
+NDJSON = {"content-type": "application/x-ndjson"}
+TOKEN = "a-token-nobody-may-see"
+
+
+class Client:
+    """Sends in the background, because the answers come late."""
+
+    def __init__(self, base: Path, **fields: object) -> None:
+        self.base = base
+        self.intake = IntakeProcess(base, HttpConfig.model_validate({"port": 0, **fields}))
+        self.intake.wait_for(lambda status: status.updated_at > 0)
+        file = self.intake.job.directory / ADDRESS_FILE
+        self.address = orjson.loads(file.read_bytes())["address"]
+        self.client = httpx.Client(timeout=30)
+        self.pool = ThreadPoolExecutor(8)
+
+    def post(self, content: bytes, headers: dict[str, str] | None = None) -> Future[httpx.Response]:
+        return self.pool.submit(self.client.post, self.address, content=content, headers=headers or {})
+
+    def post_and_log(
+        self, content: bytes, count: int, headers: dict[str, str] | None = None
+    ) -> Future[httpx.Response]:
+        answer = self.post(content, headers)
+        self.intake.wait_for_log(count)
+        return answer
+
+    def close(self) -> None:
+        self.intake.__exit__()
+        self.pool.shutdown()
+        self.client.close()
+
+
+@pytest.fixture
+def client(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Client]:
+    made = Client(tmp_path, **getattr(request, "param", {}))
+    yield made
+    made.close()
+
+
+def test_a_request_is_answered_200_only_when_all_its_events_are_settled(client: Client) -> None:
+    answer = client.post_and_log(b'{"a":1}\n{"a":2}\n', 2, NDJSON)
+    settle(client.base, 0, 2, owed={1})
+    client.intake.wait_for(lambda status: status.settled_sequence == 1)
+    assert not answer.done()
+    settle(client.base, 0, 2)
+    response = answer.result(10)
+    assert (response.status_code, response.json()) == (200, {"events": 2, "first_id": "incoming/0"})
+    assert logged(client.base) == [b'{"a":1}', b'{"a":2}']
+
+
+def test_every_form_of_a_request_becomes_events_as_they_were_sent(client: Client) -> None:
+    number = b'{"n": 123456789012345678901234567890, "n": 1}'
+    answers = [
+        client.post_and_log(b' {"a": 1} ', 1, {"content-type": "application/json; charset=utf-8"}),
+        client.post_and_log(b"[" + number + b' , "x", [1]]', 4),
+        client.post_and_log(b"plain \xff text", 5, {"content-type": "text/plain"}),
+    ]
+    settle(client.base, 0, 5)
+    assert [answer.result(10).status_code for answer in answers] == [200] * 3
+    assert logged(client.base) == [b'{"a": 1}', number, b'"x"', b"[1]", b"plain \xff text"]
+
+
+def test_a_refused_event_is_answered_422_with_the_reason(client: Client) -> None:
+    answer = client.post_and_log(b'{"a":1}', 1)
+    settle(client.base, 0, 1, refused="no such station")
+    response = answer.result(10)
+    assert response.status_code == 422
+    assert response.json()["refused"] == [{"event_id": "incoming/0", "reason": "no such station"}]
+
+
+@pytest.mark.parametrize("client", [{"acknowledge_within": "300ms"}], indirect=True)
+def test_a_request_that_is_not_settled_in_time_is_answered_503_and_the_ledger_says_expired(
+    client: Client,
+) -> None:
+    response = client.post(b'{"a":1}').result(10)
+    assert response.status_code == 503
+    assert response.headers["retry-after"]
+    assert "0.3 s" in response.json()["expired"][0]["reason"]
+    settle(client.base, 0, 1)  # too late: it changes nothing
+    with Ledger(client.base / "state" / "ledger.db", readonly=True) as ledger:
+        account = ledger.account("incoming", 1)
+    assert (account.expired, account.delivered, account.in_flight) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "client", [{"token": TOKEN, "max_body_bytes": 1000, "max_event_bytes": 100}], indirect=True
+)
+def test_what_is_never_an_event_is_answered_at_once(client: Client) -> None:
+    secret = {"authorization": f"Bearer {TOKEN}"}
+
+    def status(content: bytes, headers: dict[str, str]) -> int:
+        response = client.post(content, headers).result(10)
+        assert response.json()["error"]
+        assert TOKEN not in response.text
+        return response.status_code
+
+    assert status(b"{}", {}) == 401
+    assert status(b"{}", {"authorization": "Bearer wrong"}) == 401
+    assert status(b"", secret) == 400
+    assert status(b'{"a":', secret) == 400
+    assert status(b"[1,]", secret) == 400
+    assert status(b"[1] 2", secret) == 400
+    assert status(b"[" * 900, secret) == 400
+    assert status(b"x" * 1001, secret) == 413
+    assert status(b'"' + b"x" * 200 + b'"', secret) == 413
+    assert status(b"{}", {**secret, "content-encoding": "gzip"}) == 415
+    assert client.intake.status.next_sequence == 0
+
+
+@pytest.mark.parametrize("client", [{"max_pending": 2}], indirect=True)
+def test_more_events_than_may_be_pending_are_turned_away(client: Client) -> None:
+    first = client.post_and_log(b"[1,2]", 2)
+    second = client.post(b"3").result(10)
+    assert second.status_code == 503
+    assert "nothing was taken" in second.json()["error"]
+    settle(client.base, 0, 2)
+    assert first.result(10).status_code == 200
+    third = client.post_and_log(b"3", 3)
+    settle(client.base, 2, 3)
+    assert third.result(10).json()["first_id"] == "incoming/2"
+
+
+@pytest.mark.parametrize(
+    "client",
+    [{"acknowledge_within": "500ms", "log": LogSettings(max_bytes=1024**2, segment_bytes=65536)}],
+    indirect=True,
+)
+def test_while_the_log_is_full_requests_are_turned_away_and_not_counted(client: Client) -> None:
+    big = b'"' + b"x" * 600_000 + b'"'
+    codes = [client.post(big).result(10).status_code for _ in range(4)]
+    assert codes == [503] * 4
+    assert client.intake.status.state == "held"
+    assert client.intake.status.next_sequence < 4
+
+
+def test_a_stopping_intake_turns_requests_away_but_answers_those_it_has(client: Client) -> None:
+    answer = client.post_and_log(b'{"a":1}', 1)
+    client.intake.stop()
+    client.intake.wait_for_state("stopped")
+    assert client.post(b'{"a":2}').result(10).status_code == 503
+    assert client.client.get(client.address + "health").status_code == 503
+    settle(client.base, 0, 1)
+    assert answer.result(10).status_code == 200
+    client.intake.wait_for(lambda status: status.drained)
+    assert client.intake.end() == 0
+
+
+def test_what_is_not_settled_at_the_end_goes_back_to_the_client(client: Client) -> None:
+    answer = client.post_and_log(b'{"a":1}', 1)
+    assert client.intake.end() == 0
+    response = answer.result(10)
+    assert response.status_code == 503
+    assert "send them again" in response.json()["error"]
+
+
+@pytest.mark.parametrize("client", [{"keep_headers": ["X-Station"]}], indirect=True)
+def test_chosen_headers_and_the_idempotency_key_travel_with_the_events(client: Client) -> None:
+    from signoff.log import LogReader
+
+    headers = {"x-station": "7", "x-other": "no", "idempotency-key": "k1"}
+    client.post_and_log(b"[1,2]", 2, headers)
+    rows = LogReader(client.intake.job.log_directory).lookup([0, 1])
+    assert [dict(rows[n]["headers"]) for n in (0, 1)] == [{"x-station": "7"}] * 2
+    assert [rows[n]["message_id"] for n in (0, 1)] == ["k1/0", "k1/1"]
+
+
+def test_health_says_whether_events_are_taken(client: Client) -> None:
+    response = client.client.get(client.address + "health")
+    assert (response.status_code, response.json()) == (200, {"status": "receiving", "pending": 0})
+
+
+def test_a_port_that_is_taken_is_an_error_that_says_so(tmp_path: Path, client: Client) -> None:
+    port = int(client.address.rstrip("/").rpartition(":")[2])
+    base = tmp_path / "other"
+    base.mkdir()
+    with IntakeProcess(base, HttpConfig(port=port)) as second:
+        assert second.process.wait(30) == 1
+        assert f"cannot listen on 127.0.0.1:{port}" in second.status.reason
