@@ -167,7 +167,7 @@ def test_everything_reported_durable_survives_sigkill_in_order_and_nothing_is_in
 ) -> None:
     generator = random.Random(11)
     reported = 0
-    for _ in range(4):
+    for _ in range(3):
         process = subprocess.Popen(
             [sys.executable, "-c", _APPENDER, str(directory)], stdout=subprocess.PIPE, text=True
         )

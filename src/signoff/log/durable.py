@@ -17,6 +17,14 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
+def make_directory(directory: Path) -> None:
+    """Create a directory and those above it that are missing, durably."""
+    if not directory.is_dir():
+        make_directory(directory.parent)
+        directory.mkdir(exist_ok=True)
+        sync_directory(directory.parent)
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write `path` durably: written aside, fsynced, renamed over. On an error nothing has changed."""
     aside = path.with_name(path.name + TEMPORARY)

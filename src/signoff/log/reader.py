@@ -35,7 +35,8 @@ from signoff.log.segment import (
     unpack_segment_header,
 )
 
-_MAPPED_SEGMENTS = 8
+_MAPPED_SEGMENTS = 2
+"""A mapped segment that is trimmed keeps its room on the disk until it is unmapped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class LogReader:
 
     def lookup(self, sequences: Iterable[int]) -> dict[int, dict[str, Any]]:
         """Single events by sequence number, as dicts of their columns; those not kept are left out."""
-        end, segments = self.head(), list_segments(self.directory)
+        end, segments = self.head(), self._segments()
         found: dict[int, dict[str, Any]] = {}
         frame: Frame | None = None
         events: pa.RecordBatch | None = None
@@ -131,7 +132,7 @@ class LogReader:
         head = self.head()
         if end > head:
             head = max(head, self.scan())
-        segments = list_segments(self.directory)
+        segments = self._segments()
         if not 0 <= start <= end <= head:
             raise LogError(
                 f"[log-range] {self.directory}: events {start} to {end - 1} were asked for, the log ends at "
@@ -158,6 +159,12 @@ class LogReader:
                 events = events.slice(start - frame.first_sequence, stop - start)
                 yield start, events if columns is None else events.select(list(columns))
                 start = stop
+
+    def _segments(self) -> list[int]:
+        segments = list_segments(self.directory)
+        for trimmed in self._mapped.keys() - set(segments):
+            del self._mapped[trimmed]
+        return segments
 
     def _place(self, segments: list[int], sequence: int) -> tuple[int, int]:
         first = _segment_of(segments, sequence)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pyarrow as pa
 
 from signoff.errors import LogCorrupt, LogError, LogFull, LogNoSpace
-from signoff.log.durable import TEMPORARY, sync_directory, write_whole
+from signoff.log.durable import TEMPORARY, make_directory, sync_directory, write_whole
 from signoff.log.head import HeadFile, read_head
 from signoff.log.segment import (
     ALIGNMENT,
@@ -79,7 +79,7 @@ class LogWriter:
         self._pending_since = 0.0
         self._retry_at: float | None = None
         self._failure: LogError | None = None
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self._directory)
         self._lock = _lock(self._directory)
         self._segment = -1
         self._other_bytes = 0
