@@ -1,0 +1,241 @@
+"""status, audit, explain and dead-letters, as a user calls them, with a real log."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner, Result
+
+from signoff.cli import app
+from signoff.ledger import DeadLetter, DeadLetters, Ledger, Outcome, Resolution, RowRef, RunLock, SinkState
+from signoff.ledger.dead_letters import close_letters
+from signoff.log import LogWriter
+from signoff.pipeline.model import LogSettings
+from signoff.sources.contract import EVENT_SCHEMA
+from tests.ledger.attempts import attempt
+
+PIPELINE = """
+name: alarms
+sources:
+  incoming: {type: files, path: "./in/*.jsonl"}
+sinks:
+  table: {type: sqlite, input: incoming, path: ./out.db, table: alarms}
+  archive: {type: files, input: incoming, path: ./out, format: jsonl}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "alarms.yaml"
+    path.write_text(PIPELINE)
+    return path
+
+
+@pytest.fixture
+def filled(file: Path, ledger: Ledger, letters: DeadLetters, state: Path) -> Path:
+    """Ten events: 1 dead-lettered, 2 refused, 3 dropped, 6 owed by `table`, 8 and 9 not in a batch."""
+    log = LogWriter(state / "log" / "incoming", LogSettings())
+    rows = [
+        {"payload": b'{"n": %d}' % n if n != 7 else b"\xff", "received_at": datetime(2026, 1, 1, tzinfo=UTC)}
+        for n in range(10)
+    ]
+    log.append(pa.RecordBatch.from_pylist(rows, schema=EVENT_SCHEMA))
+    log.sync()
+    log.close()
+    letters.add([DeadLetter("incoming/1", "table", "no such column", b'{"n": 1}', {"file": "a"})])
+    attempt(ledger, 0, 4, delivered=[0], dead_lettered=[1], refused=[2], rows={"table": 1})
+    owing = SinkState(done=False, attempts=3, error="database is locked", since=900.0, owed=(RowRef(6),))
+    attempt(ledger, 4, 8, delivered=[4, 5, 6, 7], owed=[6], sinks={"table": owing})
+    return file
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_audit_prints_the_account_as_json(filled: Path) -> None:
+    result = run("audit", filled, "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == {
+        "sources": {
+            "incoming": {
+                "received": 10, "delivered": 4, "dropped": 1, "dead_lettered": 1, "refused": 1, "expired": 0,
+                "in_flight": 3,
+            }
+        },
+        "balanced": True,
+    }  # fmt: skip
+
+
+def test_audit_ends_with_the_account_in_one_line(filled: Path) -> None:
+    last = run("audit", filled).stdout.splitlines()[-1]
+    assert last == (
+        "account: received=10 delivered=4 dropped=1 dead_lettered=1 refused=1 expired=0 in_flight=3"
+    )
+
+
+def test_audit_that_finds_something_exits_with_one(filled: Path, state: Path) -> None:
+    with DeadLetters(state / "dead_letters.db") as letters:
+        letters.resolve("incoming/1", "table", Outcome.DELIVERED)  # without telling the ledger
+    result = run("audit", filled, "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["balanced"] is False
+    assert "letter-missing" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("event_id", "where", "acknowledged", "why"),
+    [
+        ("incoming/0", "delivered", True, "signed"),
+        ("incoming/1", "dead_lettered", True, "dead letter"),
+        ("incoming/2", "refused", False, "refused for a reason"),
+        ("incoming/3", "dropped", True, "nothing of it was left"),
+        ("incoming/6", "in flight", False, "tried 3 times: database is locked"),
+        ("incoming/6/0", "in flight", False, "being worked on"),
+        ("incoming/9", "waiting", False, "next batch"),
+    ],
+)
+def test_explain_says_where_an_event_is(
+    filled: Path, event_id: str, where: str, acknowledged: bool, why: str
+) -> None:
+    result = run("explain", filled, event_id, "--json")
+    story = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert (story["state"], story["acknowledged"]) == (where, acknowledged)
+    assert why in story["why"]
+
+
+def test_explain_shows_payload_and_the_part_of_each_sink(filled: Path) -> None:
+    text = run("explain", filled, "incoming/6").stdout
+    assert '{"n": 6}' in text
+    assert "table owes it (since 1970-01-01T00:15:00Z, tried 3 times: database is locked)" in text
+    assert json.loads(run("explain", filled, "incoming/7", "--json").stdout)["payload_encoding"] == "base64"
+
+
+@pytest.mark.parametrize(("event_id", "code"), [("incoming/10", 1), ("elsewhere/1", 1), ("nonsense", 2)])
+def test_explain_of_what_was_never_received_fails(filled: Path, event_id: str, code: int) -> None:
+    assert run("explain", filled, event_id).exit_code == code
+
+
+def test_status_names_what_is_in_flight_and_which_sink_fails(filled: Path, state: Path) -> None:
+    found = json.loads(run("status", filled, "--json").stdout)
+    assert not found["alive"]
+    assert found["sources"]["incoming"]["in_flight"] == 3
+    assert found["sinks"]["table"] == {
+        "rows": 1, "failing_since": "1970-01-01T00:15:00Z", "last_error": "database is locked"
+    }  # fmt: skip
+    (state / "intake" / "incoming").mkdir(parents=True)
+    (state / "intake" / "incoming" / "status.json").write_text('{"state": "held", "reason": "log is full"}')
+    with RunLock(state):
+        text = run("status", filled).stdout
+    assert "running" in text
+    assert "held back: log is full" in text
+
+
+def test_letters_are_listed_one_json_object_a_line(filled: Path) -> None:
+    (line,) = run("dead-letters", "list", filled, "--json").stdout.splitlines()
+    found = json.loads(line)
+    assert {name: found[name] for name in ("event_id", "source", "stage", "reason", "payload")} == {
+        "event_id": "incoming/1", "source": "incoming", "stage": "table", "reason": "no such column",
+        "payload": '{"n": 1}',
+    }  # fmt: skip
+    assert not run("dead-letters", "list", filled, "--json", "--stage", "archive").stdout
+    assert "no such column" in run("dead-letters", "list", filled).stdout
+
+
+def test_one_letter_is_shown_whole(filled: Path) -> None:
+    assert json.loads(run("dead-letters", "show", filled, "incoming/1", "--json").stdout)["headers"] == {
+        "file": "a"
+    }
+    assert run("dead-letters", "show", filled, "incoming/2").exit_code == 1
+
+
+def test_dropped_letter_is_accounted_for(filled: Path) -> None:
+    assert json.loads(run("dead-letters", "drop", filled, "incoming/1", "--json").stdout)["dropped"] == 1
+    account = json.loads(run("audit", filled, "--json").stdout)["sources"]["incoming"]
+    assert (account["dropped"], account["dead_lettered"]) == (2, 0)
+
+
+def test_nothing_is_dropped_or_replayed_without_saying_what(filled: Path) -> None:
+    for command in ("drop", "replay"):
+        assert run("dead-letters", command, filled).exit_code == 2
+        assert run("dead-letters", command, filled, "incoming/0").exit_code == 2
+
+
+@pytest.fixture
+def living_run(state: Path) -> Iterator[list[Outcome]]:
+    """A run that replays what it is asked to; how it ends is the first item of the list."""
+    how, over = [Outcome.DELIVERED], threading.Event()
+    lock = RunLock(state)
+
+    def work() -> None:
+        with Ledger(state / "ledger.db") as ledger, DeadLetters(state / "dead_letters.db") as letters:
+            while not over.wait(0.01):
+                asked = letters.replays_requested()
+                close_letters(
+                    ledger, letters, [Resolution(x.event_id, x.stage, how[0], "still locked") for x in asked]
+                )
+
+    thread = threading.Thread(target=work)
+    lock.acquire()
+    thread.start()
+    yield how
+    over.set()
+    thread.join()
+    lock.release()
+
+
+def test_replay_waits_for_the_run_and_is_accounted_for(filled: Path, living_run: list[Outcome]) -> None:
+    result = run("dead-letters", "replay", filled, "--all", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == {"asked": 1, "replayed": 1, "failed_again": 0, "waiting": 0}
+    account = json.loads(run("audit", filled, "--json").stdout)["sources"]["incoming"]
+    assert (account["delivered"], account["dead_lettered"]) == (5, 0)
+
+
+def test_replay_that_fails_again_says_why(filled: Path, living_run: list[Outcome]) -> None:
+    living_run[0] = Outcome.DEAD_LETTERED
+    result = run("dead-letters", "replay", filled, "incoming/1")
+    assert result.exit_code == 1
+    assert "failed again at table: still locked" in result.stderr
+
+
+def test_replay_without_a_run_is_done_at_once(
+    filled: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def replay_now(graph: Any, event_ids: list[str]) -> None:
+        asked.extend(event_ids)
+        with Ledger(state / "ledger.db") as ledger, DeadLetters(state / "dead_letters.db") as letters:
+            done = [Resolution(x.event_id, x.stage, Outcome.DELIVERED) for x in letters.replays_requested()]
+            close_letters(ledger, letters, done)
+
+    monkeypatch.setattr("signoff.engine.replay.replay_now", replay_now, raising=False)
+    assert run("dead-letters", "replay", filled, "--stage", "table").exit_code == 0
+    assert asked == ["incoming/1"]
+
+
+def test_replay_that_breaks_down_leaves_the_letters_stored(
+    filled: Path, letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replay_now(graph: Any, event_ids: list[str]) -> None:
+        raise RuntimeError("Spark did not start")
+
+    monkeypatch.setattr("signoff.engine.replay.replay_now", replay_now, raising=False)
+    assert run("dead-letters", "replay", filled, "--all").exit_code == 1
+    assert letters.list()[0].status == "stored"
+
+
+def test_every_command_works_before_there_is_any_state(file: Path, state: Path) -> None:
+    for command in (["status"], ["audit"], ["dead-letters", "list"]):
+        assert run(*command, file, "--json").exit_code == 0
+    assert run("dead-letters", "drop", file, "--all").exit_code == 0
+    assert not state.exists()
