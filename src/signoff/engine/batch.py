@@ -18,7 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyroaring import BitMap64
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_type
 
@@ -30,7 +32,7 @@ from signoff.engine.poison import PlanFailed, last_line
 from signoff.engine.receipts import read_receipts, receipts_directory, remove_receipts
 from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
 from signoff.engine.verdict import Round, judge
-from signoff.errors import SignoffError, SinkError
+from signoff.errors import SinkError
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BatchState, SinkState
 from signoff.log import excluded
@@ -162,9 +164,7 @@ class BatchRunner:
     ) -> list[Result]:
         try:
             return self._pass(batch, plan, asked, with_errors)
-        except (SignoffError, Interrupted):
-            raise
-        except Exception as failure:
+        except (PySparkException, Py4JError) as failure:
             if self.control.overdue:
                 raise Interrupted from failure
             raise PlanFailed(last_line(failure)) from failure
@@ -238,7 +238,9 @@ def sink_task(
         sink=entry.sink,
         retry=entry.config.retry,
         deliveries=sink_plan.deliveries,
-        schema=pa.schema([pa.field(n, to_arrow_type(t)) for n, t in sink_plan.schema.items()]),
+        schema=pa.schema(
+            [pa.field(n, to_arrow_type(t, timezone="UTC")) for n, t in sink_plan.schema.items()]
+        ),
         attempts=state.attempts,
         only=only,
         covered=tuple(covered),

@@ -1,0 +1,50 @@
+"""What only Spark can say of a pipeline: do the expressions resolve, fit their types, keep the lineage?
+
+Each source's graph is compiled over an empty DataFrame of the right schema; Spark's analyser does the
+rest. Nothing is read and nothing is written.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from signoff.engine.compile import compile_source
+from signoff.engine.session import start_session
+from signoff.errors import Problem
+from signoff.pipeline.graph import Graph
+from signoff.pipeline.model import SourceConfig
+
+_COLUMNS = (
+    "_sequence BIGINT, payload {payload}, headers MAP<STRING, STRING>, message_id STRING, "
+    "received_at TIMESTAMP, unit BIGINT, position BIGINT, error STRING"
+)
+
+
+def check(graph: Graph, spark: SparkSession | None = None) -> list[Problem]:
+    """Every problem Spark finds, in the order of the file; each once, also when two sources share a node."""
+    if spark is not None:
+        return _check(graph, spark)
+    with tempfile.TemporaryDirectory(prefix="signoff-check-") as directory:
+        session = start_session(
+            graph.name,
+            graph.settings.spark.model_copy(update={"master": "local[1]"}),
+            log_file=Path(directory) / "spark.log",
+            python_path=graph.base,
+        )
+        try:
+            return _check(graph, session)
+        finally:
+            session.stop()
+
+
+def _check(graph: Graph, spark: SparkSession) -> list[Problem]:
+    problems: dict[Problem, None] = {}
+    for name, node in graph.sources.items():
+        assert isinstance(node.config, SourceConfig)
+        payload = "BINARY" if node.config.encoding == "binary" else "STRING"
+        empty = spark.createDataFrame([], _COLUMNS.format(payload=payload))
+        compile_source(graph, name, empty, streaming=False, problem=lambda p: problems.setdefault(p))
+    return sorted(problems, key=lambda problem: problem.line)

@@ -1,0 +1,103 @@
+"""The processes of a run: started with a job on their standard input, started again when they crash.
+
+A child's standard input stays open for as long as the run lives; its end tells the child that the run
+is gone, however that came about. So no process outlives a run that was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+logger = logging.getLogger(__name__)
+
+_FIRST_WAIT_S = 0.2
+_LONGEST_WAIT_S = 15.0
+_STEADY_S = 30.0
+"""A child that lived this long did not crash because of how it was started."""
+
+
+@dataclass
+class Child:
+    """One process, and the patience with it."""
+
+    name: str
+    module: str
+    job: bytes
+    pass_fds: Sequence[int] = ()
+    crashes: int = 0
+    """In a row, without a steady time in between."""
+    _process: subprocess.Popen[bytes] | None = None
+    _started: float = 0.0
+    _again_at: float = field(default=0.0)
+
+    def start(self) -> None:
+        self._started = time.monotonic()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", self.module],
+            stdin=subprocess.PIPE,
+            pass_fds=tuple(self.pass_fds),
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(self.job)
+            self._process.stdin.flush()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll() if self._process else None
+
+    def restart_when_due(self) -> bool:
+        """Start it again after a crash, later and later; true when it was started."""
+        now = time.monotonic()
+        if not self._again_at:
+            if now - self._started > _STEADY_S:
+                self.crashes = 0
+            self.crashes += 1
+            wait = min(_FIRST_WAIT_S * 2 ** (self.crashes - 1), _LONGEST_WAIT_S)
+            self._again_at = now + wait
+            logger.warning(
+                "%s ended with code %s; started again in %.1f s", self.name, self.exit_code(), wait
+            )
+        if now < self._again_at:
+            return False
+        self._again_at = 0.0
+        self.release()
+        self.start()
+        return True
+
+    def ask_to_stop(self) -> None:
+        if self._process and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def release(self) -> None:
+        """Close its standard input: the run is over for it."""
+        if self._process and self._process.stdin:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for its end; false when it has not come."""
+        if self._process is None:
+            return True
+        try:
+            self._process.wait(max(seconds, 0.0))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def kill(self) -> None:
+        if self._process and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()

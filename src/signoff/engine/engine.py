@@ -1,0 +1,175 @@
+"""The engine: one Spark session, one query per source, and what has to be looked after between batches.
+
+It runs in a process of its own under `signoff run`, or inside a program that calls `Pipeline.run`.
+It never talks to a source; it reads logs, and writes what became of the events into the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pyspark.sql import SparkSession
+
+from signoff.engine.batch import SinkEntry
+from signoff.engine.control import Control, GaveUp
+from signoff.engine.query import Shared, SourceQuery
+from signoff.engine.replay import Replayer
+from signoff.engine.session import start_session
+from signoff.errors import PermanentError, TransientError
+from signoff.ledger.dead_letters import DeadLetters
+from signoff.ledger.ledger import Ledger
+from signoff.pipeline.graph import Graph
+from signoff.pipeline.model import SinkConfig
+from signoff.pipeline.secrets import redact
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 0.05
+_STATUS_S = 0.5
+_REPLAYS_S = 0.5
+_RESTART_FIRST_S = 0.5
+_RESTART_MOST_S = 30.0
+_STEADY_S = 60.0
+"""A query that ran this long is started again at once when it fails."""
+_MOST_RESTARTS = 4
+"""In a run that is to end; else a query is started again for ever, more and more seldom."""
+
+State = Literal["starting", "running", "draining", "stopped"]
+
+
+class Engine:
+    """Runs the queries of a graph until it is told to stop."""
+
+    def __init__(self, graph: Graph, control: Control, spark: SparkSession | None = None) -> None:
+        self.graph, self.control = graph, control
+        graph.state.mkdir(parents=True, exist_ok=True)
+        self.status = EngineStatus(graph.state)
+        self.status.report("starting")
+        self._owns_session = spark is None
+        self.spark = spark or start_session(
+            graph.name,
+            graph.settings.spark,
+            log_file=graph.state / "spark.log",
+            python_path=graph.base,
+        )
+        self.ledger = Ledger(graph.state / "ledger.db")
+        self.letters = DeadLetters(graph.state / "dead_letters.db")
+        self.sinks = build_sinks(graph)
+        shared = Shared(graph, self.spark, self.ledger, self.letters, self.sinks, control)
+        self.queries = {name: SourceQuery(shared, name) for name in graph.sources}
+        self.replayer = Replayer(shared)
+        self._restart_at: dict[str, tuple[float, float]] = {}
+
+    def run(self) -> str | None:
+        """Run until stopped and drained. Returns why it gave up, or None."""
+        self._prepare_sinks()
+        for query in self.queries.values():
+            query.start()
+        self.status.report("running")
+        replays_at = 0.0
+        try:
+            while not self._finished():
+                time.sleep(_LOOK_S)
+                self._look_after()
+                if (gave_up := self._gave_up()) is not None:
+                    return gave_up
+                if time.monotonic() >= replays_at and not self.control.stopping:
+                    self.replayer.run()
+                    replays_at = time.monotonic() + _REPLAYS_S
+                self.status.report("draining" if self.control.stopping else "running")
+        finally:
+            self._stop()
+        return None
+
+    def close(self) -> None:
+        self.ledger.close()
+        self.letters.close()
+        if self._owns_session:
+            self.spark.stop()
+
+    @property
+    def idle(self) -> bool:
+        """Everything in the logs is settled."""
+        return all(query.idle for query in self.queries.values())
+
+    def _finished(self) -> bool:
+        return self.control.stopping and (self.idle or self.control.overdue)
+
+    def _look_after(self) -> None:
+        """Start queries again that failed."""
+        now = time.monotonic()
+        for name, query in self.queries.items():
+            failure = query.failure()
+            if failure is None or query.ended is not None:
+                continue
+            due, wait = self._restart_at.get(name, (now, _RESTART_FIRST_S))
+            if now < due:
+                continue
+            if now > due + _STEADY_S:
+                wait = _RESTART_FIRST_S
+            logger.warning('the query of "%s" stopped and is started again: %s', name, redact(failure))
+            self._restart_at[name] = (now + wait, min(wait * 2, _RESTART_MOST_S))
+            query.start()
+
+    def _gave_up(self) -> str | None:
+        if self.control.patience_s is not None:
+            for name, (_, wait) in self._restart_at.items():
+                if wait > _RESTART_FIRST_S * 2**_MOST_RESTARTS:
+                    return (
+                        f'the query of "{name}" fails again and again; see {self.graph.state / "spark.log"}'
+                    )
+        for query in self.queries.values():
+            if isinstance(query.ended, GaveUp):
+                return str(query.ended)
+        return None
+
+    def _prepare_sinks(self) -> None:
+        for name, entry in self.sinks.items():
+            try:
+                entry.sink.prepare()
+            except (TransientError, PermanentError) as error:
+                # No reason not to start: the first rows meet the same error, and the sink's own policy.
+                logger.warning('sink "%s" is not ready: %s', name, redact(str(error)))
+                self.ledger.note_sink(name, error=redact(str(error)))
+
+    def _stop(self) -> None:
+        for query in self.queries.values():
+            try:
+                query.stop()
+            except Exception as error:  # noqa: BLE001 - the run is over; Spark may be gone already
+                logger.info("stopping a query: %s", redact(str(error)))
+        self.status.report("stopped")
+
+
+def build_sinks(graph: Graph) -> Mapping[str, SinkEntry]:
+    entries = {}
+    for name, node in graph.sinks.items():
+        assert isinstance(node.config, SinkConfig)
+        entries[name] = SinkEntry(node.config, node.config.build(graph.base))  # type: ignore[attr-defined]
+    return entries
+
+
+class EngineStatus:
+    """`state/engine.json`: is the engine there, and what is it doing."""
+
+    def __init__(self, state: Path) -> None:
+        self._path = state / "engine.json"
+        self._since = time.time()
+        self._last: tuple[str, float] = ("", 0.0)
+
+    def report(self, state: State) -> None:
+        """Write it, at most twice a second unless it changed."""
+        now = time.time()
+        if state == self._last[0] and now - self._last[1] < _STATUS_S:
+            return
+        self._last = (state, now)
+        content = {"pid": os.getpid(), "state": state, "since": self._since, "updated_at": now}
+        aside = self._path.with_suffix(f".{os.getpid()}")
+        aside.write_text(json.dumps(content))
+        aside.replace(self._path)

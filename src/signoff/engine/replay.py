@@ -1,0 +1,183 @@
+"""Replaying dead letters: each goes again only where it failed, under its old id.
+
+A letter of a sink goes to that sink alone, and of an unfolded event only the row that failed. A letter
+of a transform (or of the source) goes to everything behind it. The event is taken from the letter, so
+it does not matter that the log has been trimmed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from signoff.engine.batch import sink_task
+from signoff.engine.compile import Plan, compile_source
+from signoff.engine.delivery import Pass
+from signoff.engine.poison import last_line
+from signoff.engine.query import Shared, stage_policies
+from signoff.engine.result import RESULT_DDL, Result, from_table
+from signoff.engine.verdict import Round, judge
+from signoff.errors import SinkError
+from signoff.ledger.dead_letters import DeadLetter, close_letters
+from signoff.ledger.outcome import Outcome, Resolution, RowRef, SinkState
+from signoff.pipeline.model import OnFailure, SinkConfig, SourceConfig
+from signoff.pipeline.secrets import redact
+from signoff.sinks.contract import BatchRef
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE = 5_000
+
+
+class Replayer:
+    """Does the replays that were asked for, between the batches of a run."""
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+
+    def run(self) -> int:
+        """Replay what is requested; returns how many letters were resolved."""
+        resolved = 0
+        while requested := self.shared.letters.replays_requested(limit=_AT_ONCE):
+            groups: dict[tuple[str, str], list[DeadLetter]] = {}
+            for letter in requested:
+                groups.setdefault((letter.source, letter.stage), []).append(letter)
+            for (source, stage), letters in groups.items():
+                self._group(source, stage, letters)
+            resolved += len(requested)
+        return resolved
+
+    def _group(self, source: str, stage: str, letters: Sequence[DeadLetter]) -> None:
+        graph = self.shared.graph
+        if source not in graph.sources or stage not in graph.nodes:
+            reason = f'"{stage if source in graph.sources else source}" is no longer in the pipeline'
+            self._close([_failed(letter, reason) for letter in letters], [])
+            return
+        try:
+            verdict = self._deliver(source, stage, letters)
+        except Exception as error:  # noqa: BLE001 - whatever happens, the letters stay and say why
+            reason = last_line(error)
+            logger.warning("replaying %d letters of %s failed: %s", len(letters), stage, reason)
+            self._close([_failed(letter, reason) for letter in letters], [])
+            return
+        self._resolve(source, stage, letters, verdict)
+
+    def _deliver(self, source: str, stage: str, letters: Sequence[DeadLetter]) -> Round:
+        graph = self.shared.graph
+        is_sink = graph.nodes[stage].kind == "sink"
+        plan = compile_source(
+            graph,
+            source,
+            self.shared.spark.createDataFrame(self._events(source, letters)),
+            streaming=False,
+            sinks={stage} if is_sink else None,
+            entry=None if is_sink else stage,
+        )
+        assert plan is not None
+        rows = tuple(RowRef(letter.sequence, letter.child) for letter in letters)
+        asked = {name: SinkState(done=False, owed=rows if is_sink else None) for name in plan.sinks}
+        batch = _batch_of(source, letters)
+        results = self._pass(plan, batch, asked, with_errors=not is_sink)
+        return self._judge(source, batch, asked, results)
+
+    def _pass(
+        self, plan: Plan, batch: BatchRef, asked: Mapping[str, SinkState], *, with_errors: bool
+    ) -> list[Result]:
+        tasks = tuple(sink_task(name, self.shared.sinks[name], state, plan) for name, state in asked.items())
+        one_pass = Pass(batch, tasks, plan.errors if with_errors else (), None)
+        return from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow())
+
+    def _judge(
+        self, source: str, batch: BatchRef, asked: Mapping[str, SinkState], results: list[Result]
+    ) -> Round:
+        """As for a batch, but one round only: what is still owed after it has failed."""
+        sinks = self.shared.sinks
+
+        def commit(name: str, parts: Sequence[bytes]) -> str | None:
+            try:
+                sinks[name].sink.commit(batch, parts)
+            except SinkError as error:
+                return redact(str(error))
+            return None
+
+        entries: dict[str, tuple[SinkConfig, SinkState]] = {}
+        for name, state in asked.items():
+            config = sinks[name].config
+            last = config.retry.model_copy(update={"attempts": 1})
+            entries[name] = (config.model_copy(update={"retry": last, "on_failure": "dead_letter"}), state)
+        policies: dict[str, OnFailure] = dict.fromkeys(
+            stage_policies(self.shared.graph, source), "dead_letter"
+        )
+        atomic = {name for name in asked if sinks[name].sink.atomic}
+        return judge(results, entries, policies, commit, atomic, 0.0)
+
+    def _resolve(self, source: str, stage: str, letters: Sequence[DeadLetter], verdict: Round) -> None:
+        failed = {(o.row.sequence, o.row.child, o.stage): o.reason for o in verdict.outcomes}
+        resolutions, further = [], []
+        by_sequence = {letter.sequence: letter for letter in letters}
+        for letter in letters:
+            reason = failed.pop((letter.sequence, letter.child, stage), None)
+            if reason is not None:
+                resolutions.append(_failed(letter, reason))
+            else:
+                delivered = letter.sequence in verdict.delivered
+                outcome = Outcome.DELIVERED if delivered else Outcome.DROPPED
+                resolutions.append(Resolution(letter.event_id, letter.stage, outcome))
+        for (sequence, child, later), reason in failed.items():
+            origin = by_sequence[sequence]
+            event_id = f"{source}/{sequence}" + (f"/{child}" if child else "")
+            further.append(
+                DeadLetter(event_id, later, reason, origin.payload, origin.headers, origin.received_at)
+            )
+        self._close(resolutions, further)
+
+    def _close(self, resolutions: Sequence[Resolution], further: Sequence[DeadLetter]) -> None:
+        close_letters(self.shared.ledger, self.shared.letters, resolutions, further)
+
+    def _events(self, source: str, letters: Sequence[DeadLetter]) -> pa.Table:
+        """The letters' events in the columns of the log's Spark source, each event once."""
+        config = self.shared.graph.nodes[source].config
+        assert isinstance(config, SourceConfig)
+        events = list({letter.sequence: letter for letter in letters}.values())
+        payloads, errors = [], []
+        for event in events:
+            payload, error = _decoded(event.payload, config.encoding)
+            payloads.append(payload)
+            errors.append(error)
+        times = [datetime.fromtimestamp(event.received_at or event.at, UTC) for event in events]
+        return pa.table(
+            {
+                "_sequence": pa.array([event.sequence for event in events], pa.int64()),
+                "payload": pa.array(payloads, pa.binary() if config.encoding == "binary" else pa.string()),
+                "headers": pa.array(
+                    [list(event.headers.items()) for event in events], pa.map_(pa.string(), pa.string())
+                ),
+                "message_id": pa.nulls(len(events), pa.string()),
+                "received_at": pa.array(times, pa.timestamp("us", "UTC")),
+                "error": pa.array(errors, pa.string()),
+            }
+        )
+
+
+def _decoded(payload: bytes, encoding: str) -> tuple[str | bytes | None, str | None]:
+    if encoding == "binary":
+        return payload, None
+    try:
+        return payload.decode(), None
+    except UnicodeDecodeError as error:
+        return None, f"payload is not valid UTF-8 (at byte {error.start})"
+
+
+def _failed(letter: DeadLetter, reason: str) -> Resolution:
+    return Resolution(letter.event_id, letter.stage, Outcome.DEAD_LETTERED, reason)
+
+
+def _batch_of(source: str, letters: Sequence[DeadLetter]) -> BatchRef:
+    sequences = [letter.sequence for letter in letters]
+    ids = "\n".join(sorted(letter.event_id for letter in letters))
+    tag = int(hashlib.sha256(ids.encode()).hexdigest()[:8], 16)
+    return BatchRef(source, min(sequences), max(sequences) + 1, replay=tag)

@@ -1,0 +1,221 @@
+"""A run: one intake process per source, one engine process, and somebody who keeps them going.
+
+    run ─┬─ intake (incoming)      receives, logs, tells the source
+         ├─ intake (…)
+         └─ engine ── JVM          reads the logs, writes to sinks, records outcomes
+
+Any of them may be killed at any moment: it is started again and goes on from what is durable. When
+the run itself is killed, all of them end, and the next run goes on.
+
+A run ends in this order: intakes stop receiving; the engine finishes what is in flight, up to the
+deadline; the intakes tell their sources what was settled, and end.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from signoff.engine.children import Child
+from signoff.engine.control import Control
+from signoff.errors import StateError
+from signoff.intake import Job, Status, read_status
+from signoff.ledger.ledger import Ledger
+from signoff.ledger.outcome import Account
+from signoff.ledger.runlock import RunLock
+from signoff.log import LogReader
+from signoff.pipeline.graph import Graph
+from signoff.pipeline.model import SourceConfig
+
+logger = logging.getLogger(__name__)
+
+STILL_OWED = 3
+"""Exit code: something was refused, has expired, or is still owed."""
+_BAD_PIPELINE = 2
+_TICK_S = 0.05
+_ENGINE_GRACE_S = 20.0
+_INTAKE_GRACE_S = 10.0
+_MOST_CRASHES_ONCE = 5
+"""A run that is to end does not start a process again for ever."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a pipeline is run."""
+
+    once: bool = False
+    """Take what is there, settle it, end."""
+    drain_s: float = 30.0
+    """How long what is in flight may take to finish after a request to stop."""
+    patience_s: float | None = None
+    """With `once`: how long a failing sink is waited for."""
+    log_format: Literal["text", "json"] = "text"
+
+
+class Run:
+    """One run of a pipeline."""
+
+    def __init__(self, graph: Graph, options: RunOptions, file: Path) -> None:
+        self.graph, self.options = graph, options
+        self.stop_requested = False
+        self.ledger: Ledger | None = None
+        self._file = file
+        self._intakes: dict[str, Child] = {}
+        self._engine = Child("the engine", "signoff.engine", self._engine_job())
+
+    def execute(self, on_tick: Callable[[Run], None] = lambda _: None) -> int:
+        """Run to the end; returns the exit code. `on_tick` is called about every 50 ms."""
+        with self._state():
+            before = self.accounts()
+            try:
+                self._start()
+                code = self._watch(on_tick)
+                self._finish(on_tick)
+            finally:
+                self._kill_all()
+            on_tick(self)
+            return code or self._verdict(before)
+
+    def accounts(self) -> dict[str, Account]:
+        """The account of each source at this moment."""
+        assert self.ledger is not None
+        found = {}
+        for name in self.graph.sources:
+            books = self.ledger.books(name)
+            found[name] = books.account(LogReader(self.graph.state / "log" / name).head())
+        return found
+
+    def intake_status(self, source: str) -> Status | None:
+        """What the intake that runs now says of itself; None until it has said anything."""
+        status = read_status(self.graph.state / "intake" / source)
+        child = self._intakes.get(source)
+        return status if status is not None and child is not None and status.pid == child.pid else None
+
+    # -- in the order of a run
+
+    @contextmanager
+    def _state(self) -> Iterator[None]:
+        with RunLock(self.graph.state), Ledger(self.graph.state / "ledger.db") as ledger:
+            self._check_owner()
+            self.ledger = ledger
+            yield
+
+    def _check_owner(self) -> None:
+        """A state directory belongs to one pipeline: two would settle each other's events."""
+        owner = self.graph.state / "pipeline"
+        if not owner.exists():
+            owner.write_text(self.graph.name)
+        elif (name := owner.read_text()) != self.graph.name:
+            raise StateError(
+                f'{self.graph.state} holds the state of pipeline "{name}", not of "{self.graph.name}"; '
+                "give this one a state directory of its own"
+            )
+
+    def _start(self) -> None:
+        for name, node in self.graph.sources.items():
+            assert isinstance(node.config, SourceConfig)
+            stdin = os.dup(0) if node.config.type == "stdin" else None
+            job = Job.of(
+                name,
+                node.config,
+                state=self.graph.state,
+                base=self.graph.base,
+                once=self.options.once,
+                acknowledges=self.graph.acknowledges(name),
+                stdin_fd=stdin,
+            )
+            fds = () if stdin is None else (stdin,)
+            child = Child(f'the intake of "{name}"', "signoff.intake", job.encode(), fds)
+            child.start()
+            self._intakes[name] = child
+        self._engine.start()
+
+    def _watch(self, on_tick: Callable[[Run], None]) -> int:
+        """Keep the processes going until there is a reason to end; returns the exit code if it is one."""
+        while not self.stop_requested:
+            time.sleep(_TICK_S)
+            on_tick(self)
+            code = self._engine.exit_code()
+            if code in (_BAD_PIPELINE, STILL_OWED):
+                return code
+            for child in [self._engine, *self._intakes.values()]:
+                if child.exit_code() is None:
+                    continue
+                if self.options.once and child.crashes >= _MOST_CRASHES_ONCE:
+                    logger.error("%s does not stay up; see above and %s", child.name, self.graph.state)
+                    return 1
+                child.restart_when_due()
+            if self.options.once and self._all_settled():
+                return 0
+        return 0
+
+    def _all_settled(self) -> bool:
+        """Every source has ended, and all it gave is settled and told."""
+        assert self.ledger is not None
+        for name in self.graph.sources:
+            status = self.intake_status(name)
+            if status is None or status.state != "ended" or status.next_sequence != status.durable_sequence:
+                return False
+            if self.ledger.settled_upto(name) < status.durable_sequence or not status.drained:
+                return False
+        return True
+
+    def _finish(self, on_tick: Callable[[Run], None]) -> None:
+        for child in self._intakes.values():
+            child.ask_to_stop()
+        self._wait(lambda: all(map(self._quiet, self._intakes)), 5.0, on_tick)
+        self._engine.ask_to_stop()
+        grace = self.options.drain_s + _ENGINE_GRACE_S
+        self._wait(lambda: self._engine.exit_code() is not None, grace, on_tick)
+        for child in self._intakes.values():
+            child.release()
+        deadline = time.monotonic() + _INTAKE_GRACE_S
+        for child in self._intakes.values():
+            child.wait(deadline - time.monotonic())
+
+    def _quiet(self, source: str) -> bool:
+        """The intake takes no more, and what it took is durable."""
+        if self._intakes[source].exit_code() is not None:
+            return True
+        status = self.intake_status(source)
+        stopped = status is not None and status.state in ("ended", "stopped", "failed")
+        return stopped and status is not None and status.next_sequence == status.durable_sequence
+
+    def _wait(self, condition: Callable[[], bool], seconds: float, on_tick: Callable[[Run], None]) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(_TICK_S)
+            on_tick(self)
+
+    def _kill_all(self) -> None:
+        for child in [self._engine, *self._intakes.values()]:
+            child.release()
+            child.kill()
+
+    def _verdict(self, before: dict[str, Account]) -> int:
+        if not self.options.once:
+            return 0
+        for name, account in self.accounts().items():
+            earlier = before[name]
+            if account.in_flight or (account.refused + account.expired) > (earlier.refused + earlier.expired):
+                return STILL_OWED
+        return 0
+
+    def _engine_job(self) -> bytes:
+        job = {
+            "file": str(self._file),
+            "drain_s": self.options.drain_s,
+            "patience_s": self.options.patience_s,
+            "log_format": self.options.log_format,
+        }
+        return json.dumps(job).encode() + b"\n"
+
+
+__all__ = ["STILL_OWED", "Control", "Run", "RunOptions"]
