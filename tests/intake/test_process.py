@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -202,6 +203,17 @@ def test_a_generator_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     assert logged(tmp_path) == [b'{"n":%d}' % n for n in range(200_000)]
 
 
+def test_a_failed_intake_still_says_how_far_it_came(tmp_path: Path, folder: Path) -> None:
+    write_lines(folder, files=1, lines=3)
+    with IntakeProcess(tmp_path, files_config(), once=True) as intake:
+        intake.wait_for_state("ended")
+        assert intake.end() == 0
+    shutil.rmtree(folder)
+    with IntakeProcess(tmp_path, files_config(), once=True) as intake:
+        assert intake.process.wait(30) == 1
+        assert (intake.status.state, intake.status.durable_sequence) == ("failed", 3)
+
+
 def test_a_source_that_cannot_be_opened_says_why_and_ends(tmp_path: Path) -> None:
     with IntakeProcess(tmp_path, FilesConfig(path="nowhere/*.jsonl")) as intake:
         assert intake.process.wait(30) == 1
@@ -217,6 +229,7 @@ def test_a_second_intake_of_the_same_source_is_refused(tmp_path: Path, folder: P
         with IntakeProcess(tmp_path, files_config()) as second:
             assert second.process.wait(30) == 1
             assert "another process is writing this log" in second.error()
+        assert first.status.state == "receiving"
 
 
 def test_a_huge_line_is_an_event_with_an_error_and_is_never_held_whole(tmp_path: Path, folder: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from dataclasses import replace
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 
@@ -16,11 +17,14 @@ from signoff.errors import SignoffError
 from signoff.intake.control import Control
 from signoff.intake.job import Job
 from signoff.intake.loop import Intake
-from signoff.intake.status import Status, StatusFile
+from signoff.intake.status import Status, StatusFile, read_status
 from signoff.ledger import Follower, Ledger
 from signoff.log import LogWriter
 from signoff.pipeline.secrets import redact
 from signoff.sources.contract import Resume, SourceContext
+
+LOCKED = "[log-locked]"
+"""Another intake has the log: the status is that one's, and must not be written over."""
 
 
 def main() -> int:
@@ -85,8 +89,10 @@ def _take_over_stdin(descriptor: int | None) -> None:
 def _fail(job: Job | None, reason: str) -> int:
     reason = redact(reason)
     sys.stderr.write(f'source "{job.name}": {reason}\n' if job else f"{reason}\n")
-    if job:
-        StatusFile(job.directory).report(Status(os.getpid(), "failed", reason))
+    if job and LOCKED not in reason:
+        before = read_status(job.directory) or Status(0, "failed")
+        failed = replace(before, pid=os.getpid(), state="failed", reason=reason, drained=False)
+        StatusFile(job.directory).report(failed)
     return 1
 
 

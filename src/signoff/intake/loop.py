@@ -72,7 +72,7 @@ class Intake:
         self._tell()
         self._source.close()
         self._state = "ended" if self._state == "ended" else "stopped"
-        self._report()
+        self._report(last_word=True)
 
     def _step(self) -> None:
         pause = min(POLL_S, self._until_sync())
@@ -201,7 +201,7 @@ class Intake:
 
     # What is said about it
 
-    def _report(self) -> None:
+    def _report(self, *, last_word: bool = False) -> None:
         log = self._log
         done = self._state in ("ended", "stopped") and self._waiting is None and not self._untold
         self._status.report(
@@ -213,7 +213,8 @@ class Intake:
                 durable_sequence=log.durable_sequence,
                 settled_sequence=self._told_upto,
                 drained=done and self._told_upto >= log.next_sequence and self._source.drained(),
-            )
+            ),
+            last_word=last_word,
         )
 
 

@@ -63,15 +63,20 @@ class StatusFile:
         self._last: Status | None = None
         self._written = 0.0
 
-    def report(self, status: Status) -> None:
+    def report(self, status: Status, *, last_word: bool = False) -> None:
         """Write the status if it says something new and it is time to."""
         last, now = self._last, time.monotonic()
         if last == status:
             return
-        urgent = last is None or (last.state, last.reason, last.drained) != (
-            status.state,
-            status.reason,
-            status.drained,
+        urgent = (
+            last_word
+            or last is None
+            or (last.state, last.reason, last.drained)
+            != (
+                status.state,
+                status.reason,
+                status.drained,
+            )
         )
         if urgent or now - self._written >= EVERY_S:
             self._write(status)

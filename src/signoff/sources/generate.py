@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pydantic import Field
 
+from signoff.errors import SourceError
 from signoff.pipeline.model import SourceConfig
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
 from signoff.sources.events import Piece, event_batch
@@ -81,6 +82,8 @@ class GenerateSource(Source):
         self._readings = _readings(config)
 
     def open(self, context: SourceContext, resume: Resume) -> None:
+        if context.once and self._config.count is None:
+            raise SourceError("a run with `--once` needs an end: give the source a `count`")
         self._next = resume.position or 0
         self._due, self._asked_at = 0.0, time.monotonic()
 
