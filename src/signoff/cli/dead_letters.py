@@ -171,13 +171,13 @@ def _replay(file: Path, graph: Graph, letters: DeadLetters, chosen: list[DeadLet
             _await(graph, letters, chosen)
         return
     from signoff.catalog import default
-    from signoff.engine.replay import replay_now  # type: ignore[attr-defined,unused-ignore]
+    from signoff.engine.replay import replay_now
     from signoff.pipeline.load import load
 
     whole = load(file, default())
     letters.request_replay(chosen)
     try:
-        replay_now(whole, [letter.event_id for letter in chosen])
+        replay_now(whole)
     except BaseException:
         if RunLock(graph.state).held_by() is None:  # else a run has begun meanwhile, and sees to them
             letters.withdraw(chosen)

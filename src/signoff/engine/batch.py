@@ -36,6 +36,7 @@ from signoff.errors import SinkError
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BatchState, SinkState
 from signoff.log import excluded
+from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import OnFailure, SinkConfig
 from signoff.pipeline.secrets import redact
 from signoff.sinks.contract import BatchRef, Sink
@@ -53,6 +54,15 @@ class SinkEntry:
 
     config: SinkConfig
     sink: Sink
+
+
+def build_sinks(graph: Graph) -> Mapping[str, SinkEntry]:
+    """The sinks of a pipeline, ready to be sent to executors."""
+    entries = {}
+    for name, node in graph.sinks.items():
+        assert isinstance(node.config, SinkConfig)
+        entries[name] = SinkEntry(node.config, node.config.build(graph.base))  # type: ignore[attr-defined]
+    return entries
 
 
 @dataclass

@@ -10,13 +10,12 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from pyspark.sql import SparkSession
 
-from signoff.engine.batch import SinkEntry
+from signoff.engine.batch import build_sinks
 from signoff.engine.control import Control, GaveUp
 from signoff.engine.query import Shared, SourceQuery
 from signoff.engine.replay import Replayer
@@ -25,7 +24,6 @@ from signoff.errors import PermanentError, TransientError
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.pipeline.graph import Graph
-from signoff.pipeline.model import SinkConfig
 from signoff.pipeline.secrets import redact
 
 logger = logging.getLogger(__name__)
@@ -145,14 +143,6 @@ class Engine:
             except Exception as error:  # noqa: BLE001 - the run is over; Spark may be gone already
                 logger.info("stopping a query: %s", redact(str(error)))
         self.status.report("stopped")
-
-
-def build_sinks(graph: Graph) -> Mapping[str, SinkEntry]:
-    entries = {}
-    for name, node in graph.sinks.items():
-        assert isinstance(node.config, SinkConfig)
-        entries[name] = SinkEntry(node.config, node.config.build(graph.base))  # type: ignore[attr-defined]
-    return entries
 
 
 class EngineStatus:

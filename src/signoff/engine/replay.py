@@ -14,16 +14,22 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from signoff.engine.batch import sink_task
+from signoff.engine.batch import build_sinks, sink_task
 from signoff.engine.compile import Plan, compile_source
+from signoff.engine.control import Control
 from signoff.engine.delivery import Pass
+from signoff.engine.lock import engine_lock
 from signoff.engine.poison import last_line
 from signoff.engine.query import Shared, stage_policies
 from signoff.engine.result import RESULT_DDL, Result, from_table
+from signoff.engine.session import start_session
 from signoff.engine.verdict import Round, judge
 from signoff.errors import SinkError
-from signoff.ledger.dead_letters import DeadLetter, close_letters
+from signoff.ledger.dead_letters import DeadLetter, DeadLetters, close_letters
+from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import Outcome, Resolution, RowRef, SinkState
+from signoff.ledger.runlock import RunLock
+from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import OnFailure, SinkConfig, SourceConfig
 from signoff.pipeline.secrets import redact
 from signoff.sinks.contract import BatchRef
@@ -31,6 +37,22 @@ from signoff.sinks.contract import BatchRef
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 5_000
+
+
+def replay_now(graph: Graph) -> int:
+    """Do the replays that were asked for, without a run; returns how many letters were resolved."""
+    with RunLock(graph.state), engine_lock(graph.state):
+        spark = start_session(
+            graph.name, graph.settings.spark, log_file=graph.state / "spark.log", python_path=graph.base
+        )
+        try:
+            with (
+                Ledger(graph.state / "ledger.db") as ledger,
+                DeadLetters(graph.state / "dead_letters.db") as letters,
+            ):
+                return Replayer(Shared(graph, spark, ledger, letters, build_sinks(graph), Control())).run()
+        finally:
+            spark.stop()
 
 
 class Replayer:
