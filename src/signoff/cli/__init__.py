@@ -39,14 +39,7 @@ class _LazyGroup(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
-            return None
-        try:
-            return _command(cmd_name)
-        except ModuleNotFoundError as error:
-            if error.name != COMMANDS[cmd_name]:
-                raise
-            return None
+        return _command(cmd_name) if cmd_name in COMMANDS else None
 
 
 def _command(name: str) -> Any:

@@ -22,7 +22,7 @@ def command(
         typer.Option("--schema", help="Print the JSON Schema of the type, or of a whole file."),
     ] = False,
 ) -> None:
-    """Describe the types of sources, transforms and sinks: fields, defaults, an example.
+    """Describe the types of nodes and their fields.
 
     For an editor that completes and checks pipeline files: signoff describe --schema > signoff.schema.json
     """

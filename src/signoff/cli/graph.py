@@ -13,7 +13,7 @@ def command(
     file: Annotated[Path, typer.Argument(help="The pipeline: YAML or Python.")],
     mermaid: Annotated[bool, typer.Option("--mermaid", help="As a Mermaid flowchart, for Markdown.")] = False,
 ) -> None:
-    """Draw the graph of a pipeline, in the terminal or as a Mermaid flowchart."""
+    """Draw a pipeline, in the terminal or as Mermaid."""
     from signoff.catalog import default
     from signoff.pipeline import draw
     from signoff.pipeline.load import load

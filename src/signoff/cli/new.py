@@ -70,7 +70,10 @@ ALARMS = 40
 def command(
     directory: Annotated[Path, typer.Argument(help="Where to write it; made if it does not exist.")],
 ) -> None:
-    """Write a starter project: a pipeline, some input and a README. It runs as it is."""
+    """Write a starter project that runs as it is.
+
+    A pipeline, some input and a README.
+    """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise typer.BadParameter(f"{directory} exists and is not empty; nothing was written")
     name = _name(directory)
