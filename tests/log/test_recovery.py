@@ -14,6 +14,7 @@ import pytest
 from signoff.errors import LogCorrupt, LogError
 from signoff.log import LogReader, LogWriter
 from signoff.log import writer as writer_module
+from signoff.log.segment import pack_frame
 from tests.log.events import numbered, payload, payloads, segments, small_settings, write
 
 
@@ -74,6 +75,17 @@ def test_whole_frame_that_was_not_reported_durable_is_kept(
     assert (writer.next_sequence, LogReader(directory).head()) == (23, 23)
     writer.close()
     assert payloads(directory, 20, 23) == [b"20", b"21", b"22"]
+
+
+def test_whole_frame_that_does_not_follow_the_one_before_is_cut_off(directory: Path) -> None:
+    write(directory, 20)
+    segment = segments(directory)[-1]
+    size = segment.stat().st_size
+    with segment.open("ab") as file:
+        file.writelines(pack_frame(25, numbered(25, 3)))
+    writer = LogWriter(directory, small_settings())
+    assert (writer.next_sequence, segment.stat().st_size) == (20, size)
+    writer.close()
 
 
 def test_segment_that_was_begun_but_not_named_is_removed(directory: Path) -> None:
