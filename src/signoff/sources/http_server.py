@@ -223,9 +223,15 @@ def _response(answer: Answer) -> Response:
 def _listen(settings: ServerSettings) -> socket.socket:
     """Bound here, not by the server: a port that is taken is then an error that can be shown."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    # The protocol is named because asyncio turns Nagle's delay (40 ms per response) off only then.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        return socket.create_server((settings.host, settings.port), family=family, backlog=1024)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+        listener.listen(1024)
+        return listener
     except OSError as error:
+        listener.close()
         raise SourceError(
             f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; "
             "is another program using the port? Choose another `port`"
