@@ -22,7 +22,8 @@ def command(
 ) -> None:
     """Report every problem of a pipeline at once.
 
-    One a line: file and line, code, what is wrong, what to do. Exits with 0 when it is fine (warnings do not count), 1 when it is not, 2 when there is no such file.
+    One a line: file and line, code, what is wrong, what to do. Exits with 0 when it is fine
+    (warnings do not count), 1 when it is not, 2 when there is no such file.
     """
     graph, problems = _checked(file, spark)
     if as_json:
