@@ -39,9 +39,12 @@ UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def _seconds(value: object) -> object:
-    if isinstance(value, str) and (match := re.match(DURATION, value)):
-        return float(match[1]) * UNITS[match[2] or "s"]
-    return value
+    if not isinstance(value, str):
+        return value
+    match = re.match(DURATION, value)
+    if match is None:
+        raise ValueError(f'"{value}" is not a duration; write 30s, 500ms or 2m')
+    return float(match[1]) * UNITS[match[2] or "s"]
 
 
 Duration = Annotated[
