@@ -1,0 +1,36 @@
+# Signoff. `make help` lists what there is. Everything is set up in .venv, once, when it is first needed.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench docs lock clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' Makefile
+
+setup:  ## install everything into .venv (instant when it is there)
+	@scripts/set-up
+
+demo: setup  ## 60,000 simulated alarms through a pipeline whose webhook fails for a while
+	@.venv/bin/python -m signoff_alarms.demo
+
+test: setup  ## static checks and all tests; ARGS="-m 'not spark'" passes arguments to pytest
+	@scripts/set-up-postgres
+	@scripts/test $(ARGS)
+
+check: setup  ## ruff and mypy only
+	@.venv/bin/ruff check
+	@.venv/bin/ruff format --check
+	@.venv/bin/mypy
+
+bench: setup  ## measure throughput against plain Structured Streaming
+	@.venv/bin/python -m bench
+
+docs: setup  ## write docs/reference.md and docs/errors.md from the code
+	@.venv/bin/signoff describe --all --markdown >docs/reference.md
+	@.venv/bin/signoff describe --errors --markdown >docs/errors.md
+
+lock:  ## pin all packages again by version and hash (needs uv)
+	@scripts/lock
+
+clean:  ## remove .venv, caches and results
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist demo-run bench/results src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
