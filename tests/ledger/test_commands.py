@@ -212,13 +212,13 @@ def test_replay_without_a_run_is_done_at_once(
 ) -> None:
     asked: list[Any] = []
 
-    def replay_now(graph: Any, event_ids: list[str]) -> None:
-        asked.extend(event_ids)
+    def replay_now(graph: Any) -> None:
         with Ledger(state / "ledger.db") as ledger, DeadLetters(state / "dead_letters.db") as letters:
+            asked.extend(letter.event_id for letter in letters.replays_requested())
             done = [Resolution(x.event_id, x.stage, Outcome.DELIVERED) for x in letters.replays_requested()]
             close_letters(ledger, letters, done)
 
-    monkeypatch.setattr("signoff.engine.replay.replay_now", replay_now, raising=False)
+    monkeypatch.setattr("signoff.engine.replay.replay_now", replay_now)
     assert run("dead-letters", "replay", filled, "--stage", "table").exit_code == 0
     assert asked == ["incoming/1"]
 
@@ -226,10 +226,10 @@ def test_replay_without_a_run_is_done_at_once(
 def test_replay_that_breaks_down_leaves_the_letters_stored(
     filled: Path, letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def replay_now(graph: Any, event_ids: list[str]) -> None:
+    def replay_now(graph: Any) -> None:
         raise RuntimeError("Spark did not start")
 
-    monkeypatch.setattr("signoff.engine.replay.replay_now", replay_now, raising=False)
+    monkeypatch.setattr("signoff.engine.replay.replay_now", replay_now)
     assert run("dead-letters", "replay", filled, "--all").exit_code == 1
     assert letters.list()[0].status == "stored"
 

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Literal
 
 from signoff.engine.children import Child
-from signoff.engine.control import Control
 from signoff.errors import StateError
 from signoff.intake import Job, Status, read_status
 from signoff.ledger.ledger import Ledger
@@ -62,13 +61,13 @@ class RunOptions:
 class Run:
     """One run of a pipeline."""
 
-    def __init__(self, graph: Graph, options: RunOptions, file: Path) -> None:
+    def __init__(self, graph: Graph, options: RunOptions, file: Path, engine: Child | None = None) -> None:
         self.graph, self.options = graph, options
         self.stop_requested = False
         self.ledger: Ledger | None = None
         self._file = file
         self._intakes: dict[str, Child] = {}
-        self._engine = Child("the engine", "signoff.engine", self._engine_job())
+        self._engine = engine or Child("the engine", "signoff.engine", self._engine_job())
 
     def execute(self, on_tick: Callable[[Run], None] = lambda _: None) -> int:
         """Run to the end; returns the exit code. `on_tick` is called about every 50 ms."""
@@ -217,5 +216,3 @@ class Run:
         }
         return json.dumps(job).encode() + b"\n"
 
-
-__all__ = ["STILL_OWED", "Control", "Run", "RunOptions"]
