@@ -1,0 +1,475 @@
+"""The product under test: a pipeline file, runs of it, and everything it says about itself.
+
+    product = Product(tmp_path, sources={...}, transforms={...}, sinks={...})
+    running = product.start()                  # the real `signoff run`, in a session of its own
+    answer = product.post([{"n": 1}])          # a future: the response is the acknowledgement
+    running.wait_for(lambda: product.account()["delivered"] == 1)
+    product.kill9(product.engine_pid())
+    running.kill9()                            # waits until its children are gone as well
+    assert product.balanced
+
+`Inline` is the same, ten times sooner there: its engine runs in a thread of the test, on the tests'
+own Spark session. Intakes are real processes in both. Only `Product` can be killed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import psutil
+import yaml
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from signoff.catalog import default
+from signoff.cli import app
+from signoff.engine.children import Child
+from signoff.engine.control import Control
+from signoff.engine.engine import Engine
+from signoff.engine.lock import engine_lock
+from signoff.engine.supervise import STILL_OWED, Run, RunOptions
+from signoff.errors import PipelineError
+from signoff.intake import Status, read_status
+from signoff.ledger import Ledger
+from signoff.log import LogReader
+from signoff.pipeline.graph import Graph
+from signoff.pipeline.load import load
+from signoff.sources.http import ADDRESS_FILE
+from tests.servers import PATIENCE_S, wait_until
+
+SIGNOFF = Path(sys.executable).with_name("signoff")
+Nodes = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A run, or another command, that has ended."""
+
+    code: int
+    output: str
+
+
+class Running:
+    """A run that goes on: a process, and a file with what it prints."""
+
+    def __init__(self, command: list[str], output: Path, stdin: Any = subprocess.DEVNULL) -> None:
+        self._output = output
+        with output.open("ab") as file:
+            self._process = subprocess.Popen(
+                command, stdin=stdin, stdout=file, stderr=file, start_new_session=True, cwd=output.parent
+            )
+        self.pid = self._process.pid
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text(errors="replace")
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def wait_for(self, condition: Callable[[], Any], timeout: float = PATIENCE_S) -> Any:
+        """The condition's first true value; fails when the run ends before, or the time is over."""
+
+        def holds() -> Any:
+            if value := condition():
+                return value
+            assert not self.ended, f"the run ended:\n{self.output}"
+            return None
+
+        try:
+            return wait_until(holds, timeout)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.output}") from None
+
+    def wait(self, timeout: float = 60.0) -> Completed:
+        """Wait for its end."""
+        try:
+            code = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it still runs after {timeout} s:\n{self.output}") from None
+        return Completed(code, self.output)
+
+    def terminate(self, timeout: float = 60.0) -> Completed:
+        """SIGTERM, as a service manager sends it; wait for the end."""
+        self._process.send_signal(signal.SIGTERM)
+        return self.wait(timeout)
+
+    def kill9(self, timeout: float = PATIENCE_S) -> None:
+        """SIGKILL the run itself; its children must go away by themselves, and that is awaited."""
+        children = _descendants(self.pid)
+        self._process.kill()
+        self._process.wait()
+        _, alive = psutil.wait_procs(children, timeout)
+        assert not alive, f"outlived the run: {alive}"
+
+    def clean_up(self) -> None:
+        """End it whatever happens, with all its children."""
+        children = _descendants(self.pid)
+        if not self.ended:
+            self._process.kill()
+            self._process.wait()
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+
+
+class Product:
+    """A pipeline in a directory of its own. `sources`, `transforms` and `sinks` as in YAML."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        sources: Nodes | None = None,
+        transforms: Nodes | None = None,
+        sinks: Nodes | None = None,
+        **settings: Any,
+    ) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self.file = directory / "pipeline.yaml"
+        self.state = directory / "state"
+        self._runs: list[Any] = []
+        self._clients = ThreadPoolExecutor(16, "client")
+        if sources is not None and sinks is not None:
+            self.write({"sources": sources, "transforms": transforms or {}, "sinks": sinks, **settings})
+
+    def write(self, pipeline: Mapping[str, Any] | str) -> None:
+        """Write the pipeline file, as YAML text or as what it holds."""
+        if not isinstance(pipeline, str):
+            content = {"name": "tested", "state": "./state", "spark": {"master": "local[2]"}, **pipeline}
+            pipeline = yaml.safe_dump({k: v for k, v in content.items() if v}, sort_keys=False)
+        self.file.write_text(pipeline)
+
+    # -- running
+
+    def start(self, *args: str, stdin: Any = subprocess.DEVNULL) -> Any:
+        """`signoff run pipeline.yaml`, with further arguments."""
+        command = [str(SIGNOFF), "run", str(self.file), "--quiet", *args]
+        running = Running(command, self.directory / "output.txt", stdin)
+        self._runs.append(running)
+        return running
+
+    def run_once(self, timeout: float = 60.0, *args: str, stdin: Any = subprocess.DEVNULL) -> Completed:
+        """`signoff run pipeline.yaml --once`."""
+        running = self.start("--once", *args, stdin=stdin)
+        done: Completed = running.wait(timeout)
+        return done
+
+    def close(self) -> None:
+        """End all runs; nothing is left behind."""
+        for running in self._runs:
+            running.clean_up()
+        self._clients.shutdown(wait=True, cancel_futures=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- giving it events
+
+    def put(self, name: str, events: Iterable[Any], folder: str = "in") -> Path:
+        """Put a file of one event a line where a `files` source finds it, whole from the start."""
+        path = self.directory / folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = "".join((event if isinstance(event, str) else json.dumps(event)) + "\n" for event in events)
+        aside = path.with_name(f".{name}.part")
+        aside.write_text(text)
+        return aside.rename(path)
+
+    def post(
+        self, events: Any, source: str = "incoming", headers: Mapping[str, str] | None = None
+    ) -> Future[httpx.Response]:
+        """POST to an `http` source in the background; a list is sent as JSON array, bytes as they are."""
+        address = wait_until(lambda: self._address(source), what=f"the intake of {source}")
+        content = events if isinstance(events, bytes) else json.dumps(events).encode()
+        return self._clients.submit(
+            httpx.post, address, content=content, headers=dict(headers or {}), timeout=60, trust_env=False
+        )
+
+    def _address(self, source: str) -> str | None:
+        if self.intake_pid(source) is None:
+            return None
+        return str(json.loads((self.state / "intake" / source / ADDRESS_FILE).read_bytes())["address"])
+
+    # -- what it says, through the commands
+
+    def command(self, *args: str) -> Completed:
+        """Another command of the CLI, called in this process."""
+        result = CliRunner().invoke(app, list(args))
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return Completed(result.exit_code, result.output)
+
+    def audit(self) -> dict[str, Any]:
+        """`signoff audit --json`."""
+        result = CliRunner().invoke(app, ["audit", str(self.file), "--json"])
+        found: dict[str, Any] = json.loads(result.stdout)
+        assert (result.exit_code == 0) == found["balanced"]
+        return found
+
+    @property
+    def balanced(self) -> bool:
+        return bool(self.audit()["balanced"])
+
+    def account(self, source: str = "incoming") -> dict[str, int]:
+        """The account of one source, of a balanced audit."""
+        found = self.audit()
+        assert found["balanced"], found
+        account: dict[str, int] = found["sources"][source]
+        return account
+
+    def dead_letters(self) -> list[dict[str, Any]]:
+        """`signoff dead-letters list --json`."""
+        done = self.command("dead-letters", "list", str(self.file), "--json")
+        return [json.loads(line) for line in done.output.splitlines()]
+
+    def explain(self, event_id: str) -> dict[str, Any]:
+        """`signoff explain --json`."""
+        found: dict[str, Any] = json.loads(self.command("explain", str(self.file), event_id, "--json").output)
+        return found
+
+    def status(self) -> dict[str, Any]:
+        """`signoff status --json`."""
+        found: dict[str, Any] = json.loads(self.command("status", str(self.file), "--json").output)
+        return found
+
+    # -- what it says, faster
+
+    def graph(self) -> Graph:
+        return load(self.file, default())
+
+    def ledger(self) -> Ledger:
+        """The ledger, to be closed by the caller."""
+        return Ledger(self.state / "ledger.db", readonly=True)
+
+    def received(self, source: str = "incoming") -> int:
+        """How many events are durable in a source's log."""
+        return LogReader(self.state / "log" / source).head()
+
+    def settled_upto(self, source: str = "incoming") -> int:
+        with self.ledger() as ledger:
+            return ledger.settled_upto(source)
+
+    def told_upto(self, source: str = "incoming") -> int:
+        """All events below are settled, and the source was told so."""
+        status = read_status(self.state / "intake" / source)
+        return status.settled_sequence if status else 0
+
+    def intake_status(self, source: str = "incoming") -> Status | None:
+        return read_status(self.state / "intake" / source)
+
+    # -- its processes
+
+    def engine_pid(self) -> int | None:
+        """None while there is none, or it is only about to start."""
+        try:
+            found = json.loads((self.state / "engine.json").read_text())
+        except FileNotFoundError:
+            return None
+        return found["pid"] if found["state"] != "stopped" and _alive(found["pid"]) else None
+
+    def intake_pid(self, source: str = "incoming") -> int | None:
+        status = read_status(self.state / "intake" / source)
+        return status.pid if status and status.state != "failed" and _alive(status.pid) else None
+
+    def jvm_pid(self) -> int | None:
+        engine = self.engine_pid()
+        return next((p.pid for p in _descendants(engine) if _program(p) == "java"), None) if engine else None
+
+    def python_worker_pids(self) -> list[int]:
+        """The processes in which Spark runs Python on the rows (not the one that forks them)."""
+        jvm = self.jvm_pid()
+        return [p.pid for p in _descendants(jvm) if _is_worker(p)] if jvm else []
+
+    @staticmethod
+    def kill9(pid: int | None) -> None:
+        """SIGKILL one process and wait until it is gone."""
+        assert pid is not None, "it is not there"
+        process = psutil.Process(pid)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not _alive(pid), what=f"the end of {process}")
+
+
+class Inline(Product):
+    """The same with the engine in a thread of the test."""
+
+    def __init__(self, directory: Path, spark: SparkSession, **nodes: Any) -> None:
+        super().__init__(directory, **nodes)
+        self._spark = spark
+
+    def start(
+        self, *args: str, stdin: Any = None, patience_s: float = 30.0, drain_s: float = 10.0
+    ) -> InlineRunning:
+        assert stdin is None, "standard input is that of a process: use Product"
+        assert set(args) <= {"--once"}, f"only --once can be given, not {args}"
+        once = "--once" in args
+        options = RunOptions(once, drain_s, patience_s if once else None)
+        running = InlineRunning(self, self._spark, options)
+        self._runs.append(running)
+        return running
+
+    def run_once(
+        self, timeout: float = 60.0, *args: str, stdin: Any = None, patience_s: float = 30.0
+    ) -> Completed:
+        return self.start("--once", *args, stdin=stdin, patience_s=patience_s).wait(timeout)
+
+
+class InlineRunning:
+    """A run in this process, with the methods of `Running` except those that kill."""
+
+    def __init__(self, product: Inline, spark: SparkSession, options: RunOptions) -> None:
+        self._log = product.directory / "output.txt"
+        self._code: int | None = None
+        self._failure: BaseException | None = None
+        graph = product.graph()
+        self.engine = InlineEngine(graph, spark, options)
+        self._run = Run(graph, options, product.file, engine=self.engine)
+        self._thread = threading.Thread(target=self._execute, name="run", daemon=True)
+        self._thread.start()
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text() if self._log.exists() else ""
+
+    @property
+    def ended(self) -> bool:
+        return not self._thread.is_alive()
+
+    wait_for = Running.wait_for
+
+    def wait(self, timeout: float = 60.0) -> Completed:
+        self._thread.join(timeout)
+        assert self.ended, f"it still runs after {timeout} s:\n{self.output}"
+        if self._failure is not None:
+            raise self._failure
+        assert self._code is not None
+        return Completed(self._code, self.output)
+
+    def terminate(self, timeout: float = 60.0) -> Completed:
+        self._run.stop_requested = True
+        return self.wait(timeout)
+
+    def clean_up(self) -> None:
+        self.engine.ask_to_stop(within_s=0.0)
+        self._run.stop_requested = True
+        self._thread.join(PATIENCE_S)
+        assert self.ended, f"the run does not end:\n{self.output}"
+
+    def _execute(self) -> None:
+        handler = logging.FileHandler(self._log)
+        logger = logging.getLogger("signoff")
+        level, propagate = logger.level, logger.propagate
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+        try:
+            self._code = self._run.execute()
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
+            self._failure = error
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagate
+            handler.close()
+
+
+class InlineEngine(Child):
+    """The engine as a thread, for the supervisor the same as a process."""
+
+    def __init__(self, graph: Graph, spark: SparkSession, options: RunOptions) -> None:
+        super().__init__("the engine", "", b"")
+        self._graph, self._spark, self._options = graph, spark, options
+        self._control = Control()
+        self._thread: threading.Thread | None = None
+        self._code: int | None = None
+
+    def start(self) -> None:
+        self._started = time.monotonic()
+        self._code = None
+        self._control = Control(patience_s=self._options.patience_s)
+        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int | None:
+        return os.getpid()
+
+    def exit_code(self) -> int | None:
+        return self._code
+
+    def ask_to_stop(self, within_s: float | None = None) -> None:
+        self._control.stop(self._options.drain_s if within_s is None else within_s)
+
+    def release(self) -> None:
+        """It has no standard input."""
+
+    def wait(self, seconds: float) -> bool:
+        if self._thread is not None:
+            self._thread.join(max(seconds, 0.0))
+        return self._thread is None or not self._thread.is_alive()
+
+    def kill(self) -> None:
+        self.ask_to_stop(within_s=0.0)
+        self.wait(PATIENCE_S)
+
+    def _work(self) -> None:
+        logger = logging.getLogger("signoff.engine")
+        try:
+            with engine_lock(self._graph.state):
+                engine = Engine(self._graph, self._control, self._spark)
+                try:
+                    gave_up = engine.run()
+                finally:
+                    engine.close()
+            if gave_up is not None:
+                logger.error("%s", gave_up)
+            self._code = 0 if gave_up is None else STILL_OWED
+        except PipelineError as error:
+            logger.error("%s", error)
+            self._code = 2
+        except BaseException:  # what ends a process with a traceback
+            logger.exception("the engine crashed")
+            self._code = 1
+
+
+def _alive(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return list(psutil.Process(pid).children(recursive=True))
+    return []
+
+
+def _program(process: psutil.Process) -> str:
+    with suppress(psutil.NoSuchProcess):
+        return str(process.name())
+    return ""
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        parent = process.parent()
+        is_daemon = "pyspark.daemon" in process.cmdline()
+        return is_daemon and parent is not None and "pyspark.daemon" in parent.cmdline()
+    return False
