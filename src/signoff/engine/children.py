@@ -2,6 +2,8 @@
 
 A child's standard input stays open for as long as the run lives; its end tells the child that the run
 is gone, however that came about. So no process outlives a run that was killed.
+
+What a child writes to standard error passes through the run, which may be drawing a table there.
 """
 
 from __future__ import annotations
@@ -11,14 +13,19 @@ import logging
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import IO
 
 logger = logging.getLogger(__name__)
 
 _FIRST_WAIT_S = 0.2
 _LONGEST_WAIT_S = 15.0
+_RELAY_GRACE_S = 2.0
+_NOISE = b"WARNING: Using incubator modules"
+"""Java says so whenever Spark starts; it is Spark's own choice, and nobody's problem."""
 _STEADY_S = 30.0
 """A child that lived this long did not crash because of how it was started."""
 
@@ -36,16 +43,20 @@ class Child:
     _process: subprocess.Popen[bytes] | None = None
     _started: float = 0.0
     _again_at: float = field(default=0.0)
+    _relay: threading.Thread | None = None
 
     def start(self) -> None:
         self._started = time.monotonic()
         self._process = subprocess.Popen(
             [sys.executable, "-m", self.module],
             stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             pass_fds=tuple(self.pass_fds),
             start_new_session=True,
         )
-        assert self._process.stdin is not None
+        assert self._process.stdin is not None and self._process.stderr is not None
+        self._relay = threading.Thread(target=_relay, args=(self._process.stderr,), daemon=True)
+        self._relay.start()
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(self.job)
             self._process.stdin.flush()
@@ -101,3 +112,14 @@ class Child:
         if self._process and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
+        if self._relay:
+            self._relay.join(_RELAY_GRACE_S)
+
+
+def _relay(lines: IO[bytes]) -> None:
+    """Pass on what a child writes, to wherever standard error leads at this moment."""
+    with lines:
+        for line in lines:
+            if not line.startswith(_NOISE):
+                sys.stderr.write(line.decode(errors="replace"))
+                sys.stderr.flush()

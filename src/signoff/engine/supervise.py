@@ -64,6 +64,8 @@ class Run:
     def __init__(self, graph: Graph, options: RunOptions, file: Path, engine: Child | None = None) -> None:
         self.graph, self.options = graph, options
         self.stop_requested = False
+        self.ended = False
+        """Every process has ended; what is settled now is the result."""
         self.ledger: Ledger | None = None
         self._file = file
         self._intakes: dict[str, Child] = {}
@@ -79,6 +81,7 @@ class Run:
                 self._finish(on_tick)
             finally:
                 self._kill_all()
+            self.ended = True
             on_tick(self)
             return code or self._verdict(before)
 

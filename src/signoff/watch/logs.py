@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import time
-from typing import Literal
+from typing import Literal, TextIO
 
 from signoff.pipeline.secrets import redact
 
@@ -15,12 +15,20 @@ Format = Literal["text", "json"]
 
 def set_up_logging(style: Format, level: int = logging.INFO) -> None:
     """Send everything Signoff logs to standard error in one style."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stderr()
     handler.setFormatter(_Json() if style == "json" else _Text())
     root = logging.getLogger("signoff")
     root.handlers[:] = [handler]
     root.setLevel(level)
     root.propagate = False
+
+
+class _Stderr(logging.StreamHandler[TextIO]):
+    """Standard error as it is at the time: while a table is drawn there, lines go above it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
 
 
 class _Text(logging.Formatter):

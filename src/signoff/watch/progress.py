@@ -49,9 +49,9 @@ class Progress:
             self._live.stop()
 
     def tick(self, run: Run) -> None:
-        """Draw, when it is time."""
+        """Draw, when it is time, and at the end."""
         now = time.monotonic()
-        if self._quiet or now < self._due:
+        if self._quiet or (now < self._due and not run.ended):
             return
         self._due = now + (_EVERY_S if self._live else _LINE_EVERY_S)
         accounts = run.accounts()
