@@ -65,9 +65,9 @@ def _demo(pipeline: Path, began: float) -> int:
     say("")
     complete = _compare_sinks(graph)
     _dead_letters(graph)
-    say(f"\nLook for yourself (.venv/bin/signoff …), it took {time.monotonic() - began:.0f} s:")
+    say(f"\nAll this took {time.monotonic() - began:.0f} s. Look for yourself:")
     for command in _to_try(graph):
-        say(f"  signoff {command}")
+        say(f"  {_signoff()} {command}")
     say("")
     _account(report)
     return 0 if code == 0 and complete and report.balanced and not report.total.in_flight else 1
@@ -196,6 +196,13 @@ def _to_try(graph: Graph) -> list[str]:
     with DeadLetters(graph.state / "dead_letters.db", readonly=True) as letters:
         first = next(iter(letters.list(limit=1)), None)
     return commands + ([f"explain {file} {first.event_id}"] if first else [])
+
+
+def _signoff() -> str:
+    """The command as it can be typed here."""
+    installed = Path(sys.prefix) / "bin" / "signoff"
+    here = Path.cwd()
+    return str(installed.relative_to(here) if installed.is_relative_to(here) else installed)
 
 
 def _account(report: Audit) -> None:
