@@ -18,13 +18,14 @@ import json
 import logging
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -53,6 +54,17 @@ from tests.servers import PATIENCE_S, wait_until
 
 SIGNOFF = Path(sys.executable).with_name("signoff")
 Nodes = Mapping[str, Mapping[str, Any]]
+HTTP = {"type": "http", "port": 0}
+FILES = {"type": "files", "path": "./in/*.jsonl", "on_acknowledge": "move"}
+PARSE = {"type": "parse_json", "input": "incoming", "schema": "n INT, parts ARRAY<INT>"}
+SOON = {"initial_ms": 10, "max_ms": 50}
+"""A `retry` that a test has the time to wait for."""
+
+
+def books(**counts: int) -> dict[str, int]:
+    """The account in which these are the only counts that are not zero."""
+    empty = dict.fromkeys(("delivered", "dropped", "dead_lettered", "refused", "expired", "in_flight"), 0)
+    return {"received": sum(counts.values()), **empty, **counts}
 
 
 @dataclass(frozen=True)
@@ -209,6 +221,20 @@ class Product:
             return None
         return str(json.loads((self.state / "intake" / source / ADDRESS_FILE).read_bytes())["address"])
 
+    def rows(self, folder: str = "out") -> list[dict[str, Any]]:
+        """What a `files` sink has made visible, in the order of the ids."""
+        files = sorted((self.directory / folder).glob("*.jsonl"))
+        found = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        return sorted(
+            found, key=lambda row: [int(x) if x.isdigit() else x for x in row["event_id"].split("/")]
+        )
+
+    def table(self, name: str = "events", file: str = "out.db") -> list[dict[str, Any]]:
+        """What a `sqlite` sink has written, in the order of the ids."""
+        with closing(sqlite3.connect(self.directory / file)) as database:
+            database.row_factory = sqlite3.Row
+            return [dict(row) for row in database.execute(f"SELECT * FROM {name} ORDER BY event_id")]
+
     # -- what it says, through the commands
 
     def command(self, *args: str) -> Completed:
@@ -315,13 +341,19 @@ class Inline(Product):
         self._spark = spark
 
     def start(
-        self, *args: str, stdin: Any = None, patience_s: float = 30.0, drain_s: float = 10.0
+        self,
+        *args: str,
+        stdin: Any = None,
+        patience_s: float = 30.0,
+        drain_s: float = 10.0,
+        engine_when: Callable[[], Any] = lambda: True,
     ) -> InlineRunning:
+        """`engine_when`: the engine starts when this holds, so that what came before is one batch."""
         assert stdin is None, "standard input is that of a process: use Product"
         assert set(args) <= {"--once"}, f"only --once can be given, not {args}"
         once = "--once" in args
         options = RunOptions(once, drain_s, patience_s if once else None)
-        running = InlineRunning(self, self._spark, options)
+        running = InlineRunning(self, self._spark, options, engine_when)
         self._runs.append(running)
         return running
 
@@ -334,12 +366,14 @@ class Inline(Product):
 class InlineRunning:
     """A run in this process, with the methods of `Running` except those that kill."""
 
-    def __init__(self, product: Inline, spark: SparkSession, options: RunOptions) -> None:
+    def __init__(
+        self, product: Inline, spark: SparkSession, options: RunOptions, engine_when: Callable[[], Any]
+    ) -> None:
         self._log = product.directory / "output.txt"
         self._code: int | None = None
         self._failure: BaseException | None = None
         graph = product.graph()
-        self.engine = InlineEngine(graph, spark, options)
+        self.engine = InlineEngine(graph, spark, options, engine_when)
         self._run = Run(graph, options, product.file, engine=self.engine)
         self._thread = threading.Thread(target=self._execute, name="run", daemon=True)
         self._thread.start()
@@ -393,9 +427,11 @@ class InlineRunning:
 class InlineEngine(Child):
     """The engine as a thread, for the supervisor the same as a process."""
 
-    def __init__(self, graph: Graph, spark: SparkSession, options: RunOptions) -> None:
+    def __init__(
+        self, graph: Graph, spark: SparkSession, options: RunOptions, when: Callable[[], Any]
+    ) -> None:
         super().__init__("the engine", "", b"")
-        self._graph, self._spark, self._options = graph, spark, options
+        self._graph, self._spark, self._options, self._when = graph, spark, options, when
         self._control = Control()
         self._thread: threading.Thread | None = None
         self._code: int | None = None
@@ -432,6 +468,7 @@ class InlineEngine(Child):
     def _work(self) -> None:
         logger = logging.getLogger("signoff.engine")
         try:
+            wait_until(lambda: self._control.stopping or self._when(), what="what the engine waits for")
             with engine_lock(self._graph.state):
                 engine = Engine(self._graph, self._control, self._spark)
                 try:
