@@ -95,7 +95,8 @@ class PythonConfig(Transform):
                 ),
             ]
         )
-        call = F.udf(_Call(function, schema), ArrayType(item))
+        # Said here: Spark would look for it in type hints, and warn that a callable object has none.
+        call = F.udf(_Call(function, schema), ArrayType(item), useArrow=True)
         # Spark evaluates Python functions before it looks at conditions: a row that is not alive here
         # arrives as null instead of being left out.
         children = call(F.when(F.col(view.alive), F.struct(*view.columns)))
