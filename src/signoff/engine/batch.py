@@ -34,7 +34,7 @@ from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
 from signoff.engine.verdict import Round, judge
 from signoff.errors import SinkError
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.outcome import BatchState, SinkState
+from signoff.ledger.outcome import BatchState, EventId, Outcome, SinkState
 from signoff.log import excluded
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import OnFailure, SinkConfig
@@ -137,6 +137,7 @@ class BatchRunner:
             owed=verdict.owed,
             rows=verdict.rows,
         )
+        self._say_dropped(verdict)
         self._schedule(batch, verdict)
         return recorded
 
@@ -215,6 +216,13 @@ class BatchRunner:
         except SinkError as error:
             return redact(str(error))
         return None
+
+    def _say_dropped(self, verdict: Round) -> None:
+        """Rows dropped by policy leave no other trace: a line in the run's log for each."""
+        for outcome in verdict.outcomes:
+            if outcome.outcome == Outcome.DROPPED:
+                event = EventId(self.source, outcome.row.sequence, outcome.row.child)
+                logger.warning('%s dropped at "%s": %s', event, outcome.stage, outcome.reason)
 
     def _schedule(self, batch: BatchRef, verdict: Round) -> None:
         """Set the time of the next try for each sink that failed."""

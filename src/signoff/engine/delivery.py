@@ -278,8 +278,9 @@ class _Server:
         self._left.append((rows.sequences[done.left], rows.children.take(pa.array(done.left))))
         self._error = redact(done.error)
         self._attempts = max(self._attempts, done.attempts)
-        # One row that fails says nothing of the others; none taken at all says the sink is down.
-        return not len(taken) and not done.refused
+        # One row that fails says nothing of the others; none taken at all says the sink is down. After
+        # the last try there is no next round to leave them to: they get their own tries now.
+        return not len(taken) and not done.refused and not done.exhausted
 
     def _close(self, writer: Writer) -> None:
         if self.task.sink.atomic and self._left:
