@@ -1,12 +1,15 @@
-"""For all tests: one Spark session, started when first asked for, and the fast tests first."""
+"""For all tests: the fast ones first; one Spark session and one PostgreSQL, started when first asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.servers import PostgresServer, postgres_programs, private_postgres
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,3 +32,23 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     )
     yield started
     started.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_on_demand() -> Iterator[Callable[[], PostgresServer]]:
+    running: list[PostgresServer] = []
+    with ExitStack() as stack:
+
+        def server() -> PostgresServer:
+            if postgres_programs() is None:
+                pytest.skip("PostgreSQL is not installed")
+            if not running:
+                running.append(stack.enter_context(private_postgres()))
+            return running[0]
+
+        yield server
+
+
+@pytest.fixture
+def postgres(postgres_on_demand: Callable[[], PostgresServer]) -> PostgresServer:
+    return postgres_on_demand()
