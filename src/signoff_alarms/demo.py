@@ -187,7 +187,7 @@ def _dead_letters(graph: Graph) -> None:
 
 def _kind(reason: str) -> str:
     """A reason without the place and the value that differ from event to event."""
-    return re.sub(r"( starting at)? at character \d+$", "", reason)
+    return re.sub(r" at character \d+$", "", reason)
 
 
 def _to_try(graph: Graph) -> list[str]:

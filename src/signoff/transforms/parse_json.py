@@ -113,7 +113,7 @@ class _Describe:
         try:
             value = json.loads(text)
         except json.JSONDecodeError as error:
-            return f"not valid JSON: {error.msg} at character {error.pos}"
+            return f"not valid JSON: {error.msg.removesuffix(' starting at')} at character {error.pos}"
         except RecursionError:
             return "not valid JSON: nested too deeply"
         if not isinstance(value, dict):
