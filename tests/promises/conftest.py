@@ -33,8 +33,8 @@ def inline(tmp_path: Path, spark: Any) -> Iterator[Callable[..., Inline]]:
     """
     made: list[Inline] = []
 
-    def make(**nodes: Any) -> Inline:
-        made.append(Inline(tmp_path, spark, **nodes))
+    def make(folder: str = "", **nodes: Any) -> Inline:
+        made.append(Inline(tmp_path / folder, spark, **nodes))
         return made[-1]
 
     yield make

@@ -54,7 +54,7 @@ from tests.servers import PATIENCE_S, wait_until
 
 SIGNOFF = Path(sys.executable).with_name("signoff")
 Nodes = Mapping[str, Mapping[str, Any]]
-HTTP = {"type": "http", "port": 0}
+HTTP = {"type": "http", "port": 0, "acknowledge_within": "2m"}
 FILES = {"type": "files", "path": "./in/*.jsonl", "on_acknowledge": "move"}
 PARSE = {"type": "parse_json", "input": "incoming", "schema": "n INT, parts ARRAY<INT>"}
 SOON = {"initial_ms": 10, "max_ms": 50}
@@ -165,7 +165,7 @@ class Product:
         """Write the pipeline file, as YAML text or as what it holds."""
         if not isinstance(pipeline, str):
             content = {"name": "tested", "state": "./state", "spark": {"master": "local[2]"}, **pipeline}
-            pipeline = yaml.safe_dump({k: v for k, v in content.items() if v}, sort_keys=False)
+            pipeline = yaml.safe_dump({k: v for k, v in content.items() if v != {}}, sort_keys=False)
         self.file.write_text(pipeline)
 
     # -- running
@@ -213,7 +213,7 @@ class Product:
         address = wait_until(lambda: self._address(source), what=f"the intake of {source}")
         content = events if isinstance(events, bytes) else json.dumps(events).encode()
         return self._clients.submit(
-            httpx.post, address, content=content, headers=dict(headers or {}), timeout=60, trust_env=False
+            httpx.post, address, content=content, headers=dict(headers or {}), timeout=150, trust_env=False
         )
 
     def _address(self, source: str) -> str | None:

@@ -20,7 +20,9 @@ Make = Callable[..., Inline]
 NAMES = ("first", "second", "third")
 
 
-def webhook_sink(server: WebhookServer, given: str = "incoming", **fields: object) -> dict[str, object]:
+def webhook_sink(
+    server: WebhookServer, given: str | None = "incoming", **fields: object
+) -> dict[str, object]:
     return {"type": "http", "input": given, "url": server.url, "retry": SOON, **fields}
 
 
@@ -31,7 +33,7 @@ def assert_waits(answer: Future[httpx.Response]) -> None:
 
 
 def code(answer: Future[httpx.Response]) -> int:
-    return answer.result(30).status_code
+    return answer.result(120).status_code
 
 
 def warm_up(product: Inline) -> None:
@@ -125,7 +127,7 @@ def test_source_gets_one_negative_answer_when_one_of_three_sinks_refuses(
     }
     product = inline(sources={"incoming": HTTP}, sinks=sinks)
     product.start()
-    response = product.post({"n": 1}).result(30)
+    response = product.post({"n": 1}).result(120)
     assert response.status_code == 422
     (refused,) = response.json()["refused"]
     assert refused["event_id"] == "incoming/0"
@@ -204,7 +206,7 @@ def test_an_event_a_function_raises_on_is_refused_where_the_step_says_so(
         sinks={"first": webhook_sink(webhook, "checked")},
     )
     product.start()
-    response = product.post([{"n": 6}, {"n": 7}, {"n": 8}]).result(30)
+    response = product.post([{"n": 6}, {"n": 7}, {"n": 8}]).result(120)
     assert response.status_code == 422
     reason = "ValueError: seven is not allowed"
     assert response.json()["refused"] == [{"event_id": "incoming/1", "reason": reason}]
@@ -299,7 +301,7 @@ def test_an_event_that_comes_through_two_filters_is_acknowledged_once_and_has_tw
             "low": {"type": "filter", "input": "parsed", "where": "n <= 5"},
         },
         sinks={
-            "both": {**webhook_sink(webhook), "input": None, "inputs": ["high", "low"]},
+            "both": webhook_sink(webhook, None, inputs=["high", "low"]),
             "table": {"type": "sqlite", "inputs": ["high", "low"], "path": "out.db", "table": "events"},
         },
     )
@@ -371,7 +373,7 @@ def test_a_sink_that_fails_after_the_event_has_expired_changes_nothing_and_is_co
     before = product.account()
     hold = webhook.hold()
     webhook.answer(422)
-    response = product.post({"n": 1}).result(30)
+    response = product.post({"n": 1}).result(120)
     assert response.status_code == 503
     hold.wait_for(1)
     expired = {**before, "received": before["received"] + 1, "expired": before["expired"] + 1}
@@ -433,7 +435,7 @@ def test_outcomes_are_told_apart_in_account_status_and_explanation(
     product.start()
     warm_up(product)
     before = product.account()
-    answers = [product.post({"n": n}).result(30) for n in (1, 2, 3, 7)]
+    answers = [product.post({"n": n}).result(120) for n in (1, 2, 3, 7)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 422]
     failing = product.post({"n": 5})
     wait_until(lambda: product.status()["sinks"]["first"]["failing_since"], what="failed, to be retried")
