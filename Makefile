@@ -22,7 +22,8 @@ check: setup  ## ruff and mypy only
 	@.venv/bin/mypy
 
 bench: setup  ## measure throughput against plain Structured Streaming
-	@.venv/bin/python -m bench
+	@.venv/bin/python bench/intake.py
+	@.venv/bin/python bench/pipeline.py
 
 docs: setup  ## write docs/reference.md and docs/errors.md from the code
 	@.venv/bin/signoff describe --all --markdown >docs/reference.md
