@@ -1,17 +1,31 @@
-"""Sources: where events come from. One module per type; `contract` says what a source is."""
+"""Sources: where events come from. One module per type; `contract` says what a source is.
+
+`TYPES` is built when it is first asked for: Spark's Python workers import this package for the event
+schema alone, and should not pay for a web server.
+"""
 
 from __future__ import annotations
 
-from signoff.pipeline.model import SourceConfig
-from signoff.sources.files import FilesConfig
-from signoff.sources.generate import GenerateConfig
-from signoff.sources.http import HttpConfig
-from signoff.sources.stdin import StdinConfig
+from functools import cache
+from typing import Any
 
-TYPES: dict[str, type[SourceConfig]] = {
-    "files": FilesConfig,
-    "generate": GenerateConfig,
-    "http": HttpConfig,
-    "stdin": StdinConfig,
-}
+from signoff.pipeline.model import SourceConfig
+
+TYPES: dict[str, type[SourceConfig]]
 """Every source type, by the name it has in a pipeline."""
+
+
+@cache
+def _types() -> dict[str, type[SourceConfig]]:
+    from signoff.sources.files import FilesConfig
+    from signoff.sources.generate import GenerateConfig
+    from signoff.sources.http import HttpConfig
+    from signoff.sources.stdin import StdinConfig
+
+    return {"files": FilesConfig, "generate": GenerateConfig, "http": HttpConfig, "stdin": StdinConfig}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TYPES":
+        return _types()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
