@@ -218,4 +218,3 @@ class Run:
             "log_format": self.options.log_format,
         }
         return json.dumps(job).encode() + b"\n"
-
