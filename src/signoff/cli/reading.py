@@ -6,8 +6,7 @@ They need the names in the pipeline, not its secrets.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -21,13 +20,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def load_for_reading(file: Path) -> Graph:
-    """The graph, also in a shell that does not have the secrets of the run, where the loader allows it."""
+    """The graph, also in a shell that does not have the secrets of the run."""
     from signoff.catalog import default
-    from signoff.pipeline import load as loader
+    from signoff.pipeline.load import load
 
-    load: Callable[..., Graph] = loader.load
-    lenient = "require_secrets" in inspect.signature(load).parameters
-    return load(file, default(), **({"require_secrets": False} if lenient else {}))
+    return load(file, default(), require_secrets=False)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> str:

@@ -27,12 +27,31 @@ from signoff.pipeline.syntax import BadYaml, Document, Place, parse
 SECTIONS = {f"{kind}s": kind for kind in KINDS}
 
 
-def load(path: Path | str, catalog: Catalog, environ: Mapping[str, str] = os.environ) -> Graph:
-    """The checked graph of a pipeline file; raises PipelineError with all problems."""
+def load(
+    path: Path | str,
+    catalog: Catalog,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    require_secrets: bool = True,
+) -> Graph:
+    """The checked graph of a pipeline file; raises PipelineError with all problems.
+
+    `require_secrets=False` is for looking at a pipeline, not for running it: a reference that cannot be
+    resolved stands for itself.
+    """
     path = Path(path)
+    if not require_secrets:
+        environ = _Lenient(environ)
     if path.suffix == ".py":
         return _load_python(path, catalog, environ)
     return check(draft_of_yaml(_text(path), str(path), path.parent.resolve()), catalog, environ)
+
+
+class _Lenient(dict[str, str]):
+    """An environment in which every variable is set; to a text that says that it is not."""
+
+    def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
+        return super().get(name, f"${{{name}}}" if default is None else default)
 
 
 def draft_of_yaml(text: str, file: str, base: Path) -> Draft:

@@ -63,6 +63,9 @@ class FilesSinkConfig(SinkConfig):
             raise ValueError("compression snappy is for parquet; use gzip or zstd with jsonl")
         return self
 
+    def target(self, base: Path) -> str | None:
+        return str((base / self.path).resolve())
+
     def build(self, base: Path) -> FilesSink:
         compression = self.compression or ("zstd" if self.format == "parquet" else "none")
         return FilesSink(base / self.path, self.format, compression)

@@ -79,6 +79,9 @@ class PostgresSinkConfig(SinkConfig):
         _name_parts(value)
         return value
 
+    def target(self, base: Path) -> str | None:
+        return f"{self.url.get()}#{self.table}"
+
     def build(self, base: Path) -> PostgresSink:
         if psycopg is None:
             raise PermanentError(

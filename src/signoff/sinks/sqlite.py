@@ -48,6 +48,9 @@ class SqliteSinkConfig(SinkConfig):
     busy_ms: int = Field(default=5_000, ge=0)
     """How long a write waits for another one to finish before it counts as failed."""
 
+    def target(self, base: Path) -> str | None:
+        return f"{(base / self.path).resolve()}#{self.table.lower()}"
+
     def build(self, base: Path) -> SqliteSink:
         return SqliteSink(base / self.path, self.table, self.create_table, self.busy_ms)
 
