@@ -3,6 +3,9 @@
 The ledger is the authority on what is done; the checkpoint only says how Spark cuts the log into
 batches (and holds the state of stateful steps). So a stateless query can lose its checkpoint: what is
 open in the ledger is finished first, and a new one begins after it.
+
+Invariant: the offsets of a checkpoint in use reach at least as far as the ledger's batches, for Spark
+writes them before the batch is opened. One that is behind belongs to an earlier form of the pipeline.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ import hashlib
 import json
 import logging
 import time
+from pathlib import Path
 
 from signoff.errors import EngineError
+from signoff.log.durable import write_whole
 from signoff.pipeline.graph import Graph
 from signoff.transforms.contract import Transform
 
@@ -39,6 +44,19 @@ class Checkpoint:
     def exists(self) -> bool:
         return (self.path / "metadata").exists()
 
+    def begin(self, first: int) -> None:
+        """Note where the first batch begins: Spark does not, and after a kill it asks again."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(self._first_file, str(first).encode())
+
+    @property
+    def first(self) -> int | None:
+        """Where the first batch begins; None if nobody has noted it."""
+        try:
+            return int(self._first_file.read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
     def end_of(self, batch_id: int) -> int | None:
         """The sequence at which a batch ends, from Spark's own write-ahead log; None if there is none."""
         try:
@@ -51,21 +69,30 @@ class Checkpoint:
                 f"the checkpoint {self.path} is damaged at batch {batch_id}: {error}"
             ) from error
 
-    def last_batch(self) -> int | None:
-        found = [int(path.name) for path in (self.path / "offsets").glob("*") if path.name.isdigit()]
+    def last_batch(self, log: str = "offsets") -> int | None:
+        found = [int(path.name) for path in (self.path / log).glob("*") if path.name.isdigit()]
         return max(found, default=None)
 
-    def mend(self) -> None:
-        """Put a damaged checkpoint aside; a loss of power can leave its last file torn."""
+    def committed(self) -> int:
+        """Spark will never ask again for events below."""
+        last = self.last_batch("commits")
+        return 0 if last is None else self.end_of(last) or 0
+
+    def mend(self, taken: int) -> None:
+        """Put aside a checkpoint that cannot be gone on with. `taken`: the ledger has batches up to here.
+
+        A loss of power can leave its last files torn; and while the pipeline had other stateful steps,
+        another checkpoint was in use and this one was left behind.
+        """
         if not self.exists():
             if self.path.exists():
                 self._set_aside()
             return
         try:
             json.loads((self.path / "metadata").read_text())
+            self._check_commit()
             last = self.last_batch()
-            if last is not None:
-                self.end_of(last)
+            end = self.first if last is None else self.end_of(last)
         except (ValueError, EngineError) as error:
             if self.stateful:
                 raise EngineError(
@@ -74,6 +101,27 @@ class Checkpoint:
                 ) from error
             logger.warning("%s; it is put aside and made anew from the ledger", error)
             self._set_aside()
+        else:
+            if end is not None and end < taken:
+                logger.warning(
+                    "the checkpoint %s ends at %d, the ledger at %d; it is put aside and made anew",
+                    self.path, end, taken,
+                )  # fmt: skip
+                self._set_aside()
+
+    @property
+    def _first_file(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.first")
+
+    def _check_commit(self) -> None:
+        """Spark stops at a commit it cannot read, and does not say how to go on."""
+        last = self.last_batch("commits")
+        if last is None:
+            return
+        lines = (self.path / "commits" / str(last)).read_text().splitlines()
+        if len(lines) < 2:
+            raise EngineError(f"the checkpoint {self.path} is damaged at the commit of batch {last}")
+        json.loads(lines[1])
 
     def _set_aside(self) -> None:
         self.path.rename(self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}"))

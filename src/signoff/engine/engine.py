@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 _LOOK_S = 0.05
 _STATUS_S = 0.5
 _REPLAYS_S = 0.5
+_TIDY_S = 0.2
 _RESTART_FIRST_S = 0.5
 _RESTART_MOST_S = 30.0
 _STEADY_S = 60.0
@@ -70,13 +71,17 @@ class Engine:
         for query in self.queries.values():
             query.start()
         self.status.report("running")
-        replays_at = 0.0
+        replays_at = tidy_at = 0.0
         try:
             while not self._finished():
                 time.sleep(_LOOK_S)
                 self._look_after()
                 if (gave_up := self._gave_up()) is not None:
                     return gave_up
+                if time.monotonic() >= tidy_at:
+                    for query in self.queries.values():
+                        query.tidy()
+                    tidy_at = time.monotonic() + _TIDY_S
                 if time.monotonic() >= replays_at and not self.control.stopping:
                     self.replayer.run()
                     replays_at = time.monotonic() + _REPLAYS_S

@@ -58,6 +58,7 @@ class SourceQuery:
         self.ended: Interrupted | GaveUp | None = None
         """Set when the run ended a batch on purpose."""
         self._first = 0
+        self._tidied = 0
         self._query: StreamingQuery | None = None
         self._plan: Plan | None = None
         reachable = graph.downstream(source)
@@ -78,10 +79,16 @@ class SourceQuery:
     def start(self) -> None:
         """Start the query where the ledger and the checkpoint say it stands."""
         self.log_directory.mkdir(parents=True, exist_ok=True)
-        self.checkpoint.mend()
+        self.checkpoint.mend(self.shared.ledger.books(self.source).next)
         if not self.checkpoint.exists():
-            self._finish_open()
-        self._first = self.shared.ledger.needed_from(self.source)
+            try:
+                self._finish_open()
+            except (Interrupted, GaveUp) as ended:
+                self.ended = ended
+                return
+            self.checkpoint.begin(self.shared.ledger.needed_from(self.source))
+        first = self.checkpoint.first
+        self._first = self.shared.ledger.needed_from(self.source) if first is None else first
         stream = (
             self.shared.spark.readStream.format("signoff")
             .options(
@@ -116,6 +123,16 @@ class SourceQuery:
         if self._query is not None:
             self._query.stop()
 
+    def tidy(self) -> None:
+        """Remove from the log what is settled and committed.
+
+        Not left to the next batch: a log that is full takes nothing new, and none would come.
+        """
+        done = min(self.checkpoint.committed(), self.shared.ledger.needed_from(self.source))
+        if done > self._tidied:
+            trim(self.log_directory, done)
+            self._tidied = done
+
     @property
     def idle(self) -> bool:
         """Everything that is in the log is settled."""
@@ -148,8 +165,6 @@ class SourceQuery:
             if plan.stateful:
                 touch(df)
             return
-        # Spark has committed all batches before this one, and the ledger has settled them.
-        trim(self.log_directory, batch.start)
         try:
             self.runner.run(batch, plan)
         except (Interrupted, GaveUp) as ended:
