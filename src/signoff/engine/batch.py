@@ -91,6 +91,7 @@ class BatchRunner:
         """
         known = self.ledger.open_batch(batch.source, batch.start, batch.end, list(self.sinks))
         if known.settled:
+            remove_receipts(receipts_directory(self.state, batch))
             if plan is not None and plan.stateful:
                 touch(plan.df)
             return
@@ -99,7 +100,6 @@ class BatchRunner:
             known = self._round(batch, plan, known, self._due_sinks(known))
             if plan is not None and not plan.stateful:
                 plan = None  # later rounds read the few rows they need, not what the stream planned
-        remove_receipts(receipts_directory(self.state, batch))
 
     def _due_sinks(self, known: BatchState) -> dict[str, SinkState]:
         """The sinks to ask now; waits when all that still owe have been asked a moment ago."""
@@ -114,9 +114,11 @@ class BatchRunner:
     def _round(
         self, batch: BatchRef, plan: Plan | None, known: BatchState, asked: Mapping[str, SinkState]
     ) -> BatchState:
-        first = not known.delivered and not any(s.attempts or s.done for s in known.sinks.values())
+        # What a step fails on is said with the first rows a sink is given, and not again with its retries.
+        untried = not known.delivered and not any(s.attempts or s.done for s in known.sinks.values())
+        with_errors = untried or not all(state.attempts for state in asked.values())
         verdict = judge(
-            self._results(batch, plan, asked, with_errors=first),
+            self._results(batch, plan, asked, with_errors) + self._excluded(known),
             {name: (self.sinks[name].config, state) for name, state in asked.items()},
             self.policies,
             lambda name, parts: self._commit(name, batch, parts),
@@ -126,7 +128,9 @@ class BatchRunner:
         for name, state in known.sinks.items():
             if not state.done and name not in asked:
                 self._not_asked(verdict, known, name, state)
-        self.letters.store(verdict.dead, self.control)
+        # Of an event that is settled nothing more is recorded: a letter that was closed stays closed.
+        dead = [outcome for outcome in verdict.dead if outcome.row.sequence in known.owed]
+        self.letters.store(dead, self.control)
         recorded = self.ledger.record(
             batch.source,
             batch.start,
@@ -137,6 +141,8 @@ class BatchRunner:
             owed=verdict.owed,
             rows=verdict.rows,
         )
+        # They count for the round they were written in; later ones would count their rows again.
+        remove_receipts(receipts_directory(self.state, batch))
         self._say_dropped(verdict)
         self._schedule(batch, verdict)
         return recorded
@@ -155,20 +161,19 @@ class BatchRunner:
     # -- the pass over the rows
 
     def _results(
-        self, batch: BatchRef, plan: Plan | None, asked: Mapping[str, SinkState], *, with_errors: bool
+        self, batch: BatchRef, plan: Plan | None, asked: Mapping[str, SinkState], with_errors: bool
     ) -> list[Result]:
         try:
-            results = self._try_pass(batch, plan, asked, with_errors)
+            return self._try_pass(batch, plan, asked, with_errors)
         except PlanFailed as failure:
             logger.warning("batch %s failed, trying it again: %s", batch.key, failure)
-            try:
-                results = self._try_pass(batch, plan, asked, with_errors)
-            except PlanFailed as again:
-                self.isolate(batch.start, batch.end)
-                if plan is not None and plan.stateful:
-                    raise PlanFailed("the query starts again without the events it failed on") from again
-                results = self._try_pass(batch, None, asked, with_errors)
-        return results + (self._excluded(batch) if with_errors else [])
+        try:
+            return self._try_pass(batch, plan, asked, with_errors)
+        except PlanFailed as again:
+            self.isolate(batch.start, batch.end)
+            if plan is not None and plan.stateful:
+                raise PlanFailed("the query starts again without the events it failed on") from again
+        return self._try_pass(batch, None, asked, with_errors)
 
     def _try_pass(
         self, batch: BatchRef, plan: Plan | None, asked: Mapping[str, SinkState], with_errors: bool
@@ -200,9 +205,9 @@ class BatchRunner:
         results = from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow())
         return results + [result for receipt in receipts for result in receipt.results]
 
-    def _excluded(self, batch: BatchRef) -> list[Result]:
+    def _excluded(self, known: BatchState) -> list[Result]:
         """Poison events: the log withholds them from Spark, so their outcome is added here."""
-        withheld = excluded(self.log) & BitMap64(range(batch.start, batch.end))
+        withheld = excluded(self.log) & known.owed
         return [
             Result(self.source, Kind.ERROR, sequence, "", self.letters.reason(self.source, sequence))
             for sequence in withheld

@@ -13,8 +13,8 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from signoff.engine.compile import Delivery, ErrorPlan
-from signoff.engine.receipts import write_receipt
+from signoff.engine.receipts import Receipt, read_receipts, write_receipt
 from signoff.engine.result import RESULT_SCHEMA, Kind, Result, RowArrays, pack_rows, to_batch
 from signoff.errors import PermanentError, SinkError, TransientError
 from signoff.ledger.sequences import from_numpy, to_bytes
@@ -52,9 +52,14 @@ class SinkTask:
     attempts: int = 0
     """Tries made in earlier rounds of this batch."""
     only: Mapping[int, frozenset[str]] | None = None
-    """Rows to write, as children by sequence; None: all."""
+    """Rows to write, as children by sequence, each with the rows made from it; None: all."""
     covered: tuple[Span, ...] = ()
     """Sequences (first, last) that a receipt from before a crash covers."""
+
+    def without(self, receipts: Sequence[Receipt]) -> SinkTask:
+        """The task, less what these receipts cover."""
+        spans = tuple(receipt.span for receipt in receipts if receipt.sink == self.name)
+        return replace(self, covered=self.covered + spans) if spans else self
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,8 @@ class Pass:
         context = TaskContext.get()
         assert context is not None
         part = Part(self.batch, context.partitionId(), context.taskAttemptId())
-        servers = [_Server(task, part) for task in self.sinks]
+        earlier = self._earlier(part) if context.attemptNumber() else []
+        servers = [_Server(task.without(earlier), part) for task in self.sinks]
         errors: list[Result] = []
         span: Span | None = None
         try:
@@ -85,10 +91,22 @@ class Pass:
                 errors += self._errors(rows, lineage)
             for server in servers:
                 server.finish()
-            yield from self._results(servers, errors, span, part)
+            signed = [result for receipt in earlier for result in receipt.results]
+            yield from self._results(servers, signed + errors, span, part)
         finally:
             for server in servers:
                 server.stop()
+
+    def _earlier(self, part: Part) -> list[Receipt]:
+        """Receipts of a try of this very task whose worker died; the driver has not seen them."""
+        if self.receipts is None:
+            return []
+        covered = {(task.name, span) for task in self.sinks for span in task.covered}
+        return [
+            receipt
+            for receipt in read_receipts(self.receipts)
+            if receipt.partition == part.partition and (receipt.sink, receipt.span) not in covered
+        ]
 
     def _errors(self, rows: pa.RecordBatch, lineage: _Lineage) -> list[Result]:
         found: list[Result] = []
@@ -104,7 +122,7 @@ class Pass:
         return found
 
     def _results(
-        self, servers: list[_Server], errors: list[Result], span: Span | None, part: Part
+        self, servers: list[_Server], known: list[Result], span: Span | None, part: Part
     ) -> Iterator[pa.RecordBatch]:
         waiting = list(servers)
         first_done: float | None = None
@@ -118,10 +136,11 @@ class Pass:
             late = first_done is not None and time.monotonic() - first_done > _RECEIPT_AFTER_S
             if waiting and late and unwritten and self.receipts is not None and span is not None:
                 for server in unwritten:
-                    if server.complete:
+                    # The receipt it was spared this work by must not be replaced by one that says nothing.
+                    if server.complete and span not in server.task.covered:
                         write_receipt(self.receipts, server.task.name, part, span, server.results())
                 unwritten = []
-        collected = [result for server in servers for result in server.results()] + errors
+        collected = [result for server in servers for result in server.results()] + known
         yield to_batch(collected) if collected else pa.RecordBatch.from_pylist([], schema=RESULT_SCHEMA)
 
 
@@ -227,8 +246,10 @@ class _Server:
                 [
                     index
                     for index in chosen.tolist()
-                    if _joined(lineage.children[index].as_py(), delivery.suffix)
-                    in only.get(int(lineage.sequences[index]), ())
+                    if _made_from(
+                        only.get(int(lineage.sequences[index]), frozenset()),
+                        _joined(lineage.children[index].as_py(), delivery.suffix),
+                    )
                 ],
                 dtype=np.int64,
             )
@@ -350,6 +371,13 @@ def event_ids(
         return plain
     full = pc.binary_join_element_wise(plain, children, "/")
     return pc.if_else(pc.equal(children, ""), plain, full)
+
+
+def _made_from(wanted: frozenset[str], child: str) -> bool:
+    """Whether a row is one of those wanted, or was made from one: `3/high` from `3`, and all from ''."""
+    if not wanted or child in wanted or "" in wanted:
+        return bool(wanted)
+    return any(child.startswith(f"{parent}/") for parent in wanted)
 
 
 def _joined(child: str, suffix: str) -> str:

@@ -27,6 +27,7 @@ from signoff.sinks.contract import BatchRef, Part
 @dataclass(frozen=True, slots=True)
 class Receipt:
     sink: str
+    partition: int
     span: tuple[int, int]
     results: list[Result]
 
@@ -40,7 +41,7 @@ def write_receipt(
 ) -> None:
     """Executor: store one sink's results for one task."""
     directory.mkdir(parents=True, exist_ok=True)
-    final = directory / f"{sink}.{span[0]}-{span[1]}.arrow"
+    final = directory / f"{sink}.{part.partition}.{span[0]}-{span[1]}.arrow"
     aside = directory / f".{final.name}.{part.attempt}"
     batch = to_batch(results)
     with aside.open("wb") as file:
@@ -57,14 +58,14 @@ def write_receipt(
 
 
 def read_receipts(directory: Path) -> list[Receipt]:
-    """Driver, before a batch is run again: what is signed for already."""
+    """Driver, before a batch is run again, and a task that is tried again: what is signed for already."""
     found = []
     for path in sorted(directory.glob("*.arrow")):
-        sink, span = path.name.removesuffix(".arrow").rsplit(".", 1)
+        sink, partition, span = path.name.removesuffix(".arrow").rsplit(".", 2)
         first, last = span.split("-")
         with path.open("rb") as file:
             results = from_table(pa.ipc.open_stream(file).read_all())
-        found.append(Receipt(sink, (int(first), int(last)), results))
+        found.append(Receipt(sink, int(partition), (int(first), int(last)), results))
     return found
 
 
