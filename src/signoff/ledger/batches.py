@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pyroaring import BitMap64
 
 from signoff.errors import StateError
-from signoff.ledger.outcome import FINAL, BatchRange, BatchState, Outcome, RowOutcome, SinkState
+from signoff.ledger.outcome import FINAL, BatchRange, BatchState, Outcome, RowOutcome, RowRef, SinkState
 from signoff.ledger.sequences import describe, from_bytes, from_range, to_bytes
 from signoff.ledger.sink_rows import load_sinks, save_sinks
 from signoff.pipeline.secrets import redact
@@ -65,7 +65,7 @@ def open_batch(
         raise ValueError(f"a batch of {source} cannot be [{start}, {end}): it has no events")
     known = state(db, source, start, end)
     if known is not None:
-        return known
+        return _with_new_sinks(db, known, sinks)
     following = source_row(db, source)["next"]
     if start != following:
         raise StateError(_misfit(source, start, end, following))
@@ -82,6 +82,20 @@ def open_batch(
     opened = state(db, source, start, end)
     assert opened is not None
     return opened
+
+
+def _with_new_sinks(db: sqlite3.Connection, known: BatchState, sinks: Sequence[str]) -> BatchState:
+    """A sink that came into the pipeline since gets what is still owed: it may be an old one, renamed."""
+    new = [sink for sink in sinks if sink not in known.sinks]
+    if known.settled or not new:
+        return known
+    ref = known.ref
+    all_owed = len(known.owed) == ref.end - ref.start
+    rows = None if all_owed else tuple(map(RowRef, known.owed))
+    save_sinks(db, ref.source, ref.start, {sink: SinkState(done=False, owed=rows) for sink in new})
+    again = state(db, ref.source, ref.start, ref.end)
+    assert again is not None
+    return again
 
 
 def record(db: sqlite3.Connection, source: str, start: int, end: int, attempt: Attempt, now: float) -> None:
