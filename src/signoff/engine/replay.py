@@ -1,8 +1,8 @@
 """Replaying dead letters: each goes again only where it failed, under its old id.
 
-A letter of a sink goes to that sink alone, and of an unfolded event only the row that failed. A letter
-of a transform (or of the source) goes to everything behind it. The event is taken from the letter, so
-it does not matter that the log has been trimmed.
+A letter of a sink goes to that sink alone, one of a transform (or of the source) to everything behind
+it; of an unfolded event only the row that failed goes again, with the rows made from it. The event is
+taken from the letter, so it does not matter that the log has been trimmed.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Replayer:
         )
         assert plan is not None
         rows = tuple(RowRef(letter.sequence, letter.child) for letter in letters)
-        asked = {name: SinkState(done=False, owed=rows if is_sink else None) for name in plan.sinks}
+        asked = {name: SinkState(done=False, owed=rows) for name in plan.sinks}
         batch = _batch_of(source, letters)
         results = self._pass(plan, batch, asked, with_errors=not is_sink)
         return self._judge(source, batch, asked, results)
@@ -149,7 +149,10 @@ class Replayer:
                 delivered = letter.sequence in verdict.delivered
                 outcome = Outcome.DELIVERED if delivered else Outcome.DROPPED
                 resolutions.append(Resolution(letter.event_id, letter.stage, outcome))
+        asked = {(letter.sequence, letter.child) for letter in letters}
         for (sequence, child, later), reason in failed.items():
+            if not _asked_for(asked, sequence, child):
+                continue  # a row beside it, which has a letter of its own, open or closed
             origin = by_sequence[sequence]
             event_id = f"{source}/{sequence}" + (f"/{child}" if child else "")
             further.append(
@@ -196,6 +199,12 @@ def _decoded(payload: bytes, encoding: str) -> tuple[str | bytes | None, str | N
 
 def _failed(letter: DeadLetter, reason: str) -> Resolution:
     return Resolution(letter.event_id, letter.stage, Outcome.DEAD_LETTERED, reason)
+
+
+def _asked_for(asked: set[tuple[int, str]], sequence: int, child: str) -> bool:
+    """Whether a row, or one it was made from, is among those replayed."""
+    parts = child.split("/") if child else []
+    return any((sequence, "/".join(parts[:depth])) in asked for depth in range(len(parts) + 1))
 
 
 def _batch_of(source: str, letters: Sequence[DeadLetter]) -> BatchRef:
