@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,9 @@ class FakeLog:
 
     def first(self) -> int:
         return self._first
+
+    def read(self, start: int, end: int, columns: Sequence[str]) -> list[object]:
+        return []
 
 
 @pytest.fixture

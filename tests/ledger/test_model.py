@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
@@ -84,6 +85,9 @@ class FakeLog:
 
     def first(self) -> int:
         return 0
+
+    def read(self, start: int, end: int, columns: Sequence[str]) -> list[object]:
+        return []
 
 
 class LedgerMachine(RuleBasedStateMachine):

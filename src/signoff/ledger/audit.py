@@ -3,7 +3,7 @@
 The account of each source must add up, and so must what it is made of:
 - batches follow each other from 0 without gap, and each one's counts and debts add up to its range;
 - its counts are those that its recorded rows give when they are counted again;
-- the log has received at least what the ledger has taken, and still holds what is not settled;
+- the log has received at least what the ledger has taken, and still holds, undamaged, what is not settled;
 - every row that counts as a dead letter has its letter.
 
 It reads while a run goes on. The files are read one after the other, so what looks wrong while
@@ -13,11 +13,13 @@ somebody writes is looked at again before it is called a finding.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from signoff.errors import LogError
 from signoff.ledger.batches import classify
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger, books_of
@@ -34,6 +36,7 @@ class LogView(Protocol):
     def head(self) -> int: ...
     def scan(self) -> int: ...
     def first(self) -> int: ...
+    def read(self, start: int, end: int, columns: Sequence[str]) -> Iterable[object]: ...
 
 
 OpenLog = Callable[[Path], LogView]
@@ -142,6 +145,11 @@ def _check_log(log: LogView, source: str, received: int, taken: int, needed: int
     elif needed < received and log.first() > needed:
         text = f"events from {needed} on are not settled, but the log begins at {log.first()}"
         yield Finding(source, "log-trimmed", text)
+    else:
+        try:
+            deque(log.read(needed, received, []), maxlen=0)
+        except LogError as error:
+            yield Finding(source, "log-corrupt", str(error))
 
 
 def _check_batches(db: sqlite3.Connection, source: str) -> Iterator[Finding]:
