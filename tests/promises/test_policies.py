@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from tests.promises.product import FILES, HTTP, PARSE, SOON, Inline, books
-from tests.promises.test_settling import assert_waits, code, webhook_sink
+from tests.promises.test_settling import ANSWER_S, assert_waits, code, webhook_sink
 from tests.servers import PostgresServer, WebhookServer
 
 pytestmark = pytest.mark.spark
@@ -193,7 +193,7 @@ def test_when_retries_are_exhausted_the_configured_policy_applies(
     sink = webhook_sink(webhook, retry={**SOON, "attempts": 3}, on_failure=policy)
     product = inline(sources={"incoming": HTTP}, sinks={"first": sink})
     running = product.start()
-    response = product.post([{"n": 1}, {"n": 2}]).result(120)
+    response = product.post([{"n": 1}, {"n": 2}]).result(ANSWER_S)
     assert response.status_code == status
     assert webhook.accepted_ids == ["incoming/0"]
     assert sum(request.ids == ["incoming/1"] for request in webhook.requests) == 3

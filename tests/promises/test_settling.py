@@ -18,6 +18,8 @@ pytestmark = pytest.mark.spark
 
 Make = Callable[..., Inline]
 NAMES = ("first", "second", "third")
+ANSWER_S = 120
+"""Long enough for Spark's first batch on a busy machine."""
 
 
 def webhook_sink(
@@ -33,7 +35,7 @@ def assert_waits(answer: Future[httpx.Response]) -> None:
 
 
 def code(answer: Future[httpx.Response]) -> int:
-    return answer.result(120).status_code
+    return answer.result(ANSWER_S).status_code
 
 
 def warm_up(product: Inline) -> None:
@@ -127,7 +129,7 @@ def test_source_gets_one_negative_answer_when_one_of_three_sinks_refuses(
     }
     product = inline(sources={"incoming": HTTP}, sinks=sinks)
     product.start()
-    response = product.post({"n": 1}).result(120)
+    response = product.post({"n": 1}).result(ANSWER_S)
     assert response.status_code == 422
     (refused,) = response.json()["refused"]
     assert refused["event_id"] == "incoming/0"
@@ -206,7 +208,7 @@ def test_an_event_a_function_raises_on_is_refused_where_the_step_says_so(
         sinks={"first": webhook_sink(webhook, "checked")},
     )
     product.start()
-    response = product.post([{"n": 6}, {"n": 7}, {"n": 8}]).result(120)
+    response = product.post([{"n": 6}, {"n": 7}, {"n": 8}]).result(ANSWER_S)
     assert response.status_code == 422
     reason = "ValueError: seven is not allowed"
     assert response.json()["refused"] == [{"event_id": "incoming/1", "reason": reason}]
@@ -373,7 +375,7 @@ def test_a_sink_that_fails_after_the_event_has_expired_changes_nothing_and_is_co
     before = product.account()
     hold = webhook.hold()
     webhook.answer(422)
-    response = product.post({"n": 1}).result(120)
+    response = product.post({"n": 1}).result(ANSWER_S)
     assert response.status_code == 503
     hold.wait_for(1)
     expired = {**before, "received": before["received"] + 1, "expired": before["expired"] + 1}
@@ -435,7 +437,7 @@ def test_outcomes_are_told_apart_in_account_status_and_explanation(
     product.start()
     warm_up(product)
     before = product.account()
-    answers = [product.post({"n": n}).result(120) for n in (1, 2, 3, 7)]
+    answers = [product.post({"n": n}).result(ANSWER_S) for n in (1, 2, 3, 7)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 422]
     failing = product.post({"n": 5})
     wait_until(lambda: product.status()["sinks"]["first"]["failing_since"], what="failed, to be retried")
