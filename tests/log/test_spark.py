@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from signoff.log import LogWriter, exclude
+from signoff.log.spark import read_range
 from tests.log.events import RECEIVED_AT, batch, numbered, small_settings, write
 
 pytestmark = pytest.mark.spark
@@ -171,3 +172,17 @@ def test_damage_stops_the_query_with_a_code_in_the_text(spark: Any, directory: P
 
     with pytest.raises(PySparkException, match=r"\[log-corrupt\]"):
         read(spark, directory).collect()
+
+
+def test_a_range_planned_in_the_driver_has_the_rows_the_data_source_gives(spark: Any, tmp_path: Path) -> None:
+    write(tmp_path, 25_000)
+    log = LogWriter(tmp_path, small_settings())
+    log.append(batch([b"\xff"], 25_000))
+    log.close()
+    exclude(tmp_path, [7])
+    for start, end in ((0, 25_001), (5, 9), (24_999, 25_001), (3, 3)):
+        planned = read_range(spark, tmp_path, start, end)
+        expected = read(spark, tmp_path, startingSequence=start, endingSequence=end)
+        assert planned.schema == expected.schema
+        assert planned.orderBy("_sequence").collect() == expected.orderBy("_sequence").collect()
+    assert numbers(read_range(spark, tmp_path, 5, 10, without=[6, 8, 30])) == [5, 9]

@@ -10,6 +10,8 @@ import json
 import logging
 import os
 import time
+from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.05
 _STATUS_S = 0.5
+_RATE_OVER_S = 5.0
 _REPLAYS_S = 0.5
 _TIDY_S = 0.2
 _RESTART_FIRST_S = 0.5
@@ -67,6 +70,9 @@ class Engine:
 
     def run(self) -> str | None:
         """Run until stopped and drained. Returns why it gave up, or None."""
+        for name in self.graph.sources:
+            if not self.graph.acknowledges(name):
+                self.ledger.tells_nobody(name)
         self._prepare_sinks()
         for query in self.queries.values():
             query.start()
@@ -85,7 +91,8 @@ class Engine:
                 if time.monotonic() >= replays_at and not self.control.stopping:
                     self.replayer.run()
                     replays_at = time.monotonic() + _REPLAYS_S
-                self.status.report("draining" if self.control.stopping else "running")
+                if self.status.due:
+                    self.status.report("draining" if self.control.stopping else "running", self._settled())
         finally:
             self._stop()
         return None
@@ -100,6 +107,9 @@ class Engine:
     def idle(self) -> bool:
         """Everything in the logs is settled."""
         return all(query.idle for query in self.queries.values())
+
+    def _settled(self) -> dict[str, int]:
+        return {name: self.ledger.books(name).settled for name in self.queries}
 
     def _finished(self) -> bool:
         return self.control.stopping and (self.idle or self.control.overdue)
@@ -151,20 +161,41 @@ class Engine:
 
 
 class EngineStatus:
-    """`state/engine.json`: is the engine there, and what is it doing."""
+    """`state/engine.json`: is the engine there, what is it doing, and how fast."""
 
     def __init__(self, state: Path) -> None:
         self._path = state / "engine.json"
         self._since = time.time()
-        self._last: tuple[str, float] = ("", 0.0)
+        self._last = 0.0
+        self._seen: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=round(_RATE_OVER_S / _STATUS_S))
 
-    def report(self, state: State) -> None:
-        """Write it, at most twice a second unless it changed."""
+    @property
+    def due(self) -> bool:
+        return time.time() - self._last >= _STATUS_S
+
+    def report(self, state: State, settled: Mapping[str, int] | None = None) -> None:
+        """Write it. `settled`: events settled so far, by source."""
         now = time.time()
-        if state == self._last[0] and now - self._last[1] < _STATUS_S:
-            return
-        self._last = (state, now)
-        content = {"pid": os.getpid(), "state": state, "since": self._since, "updated_at": now}
+        self._last = now
+        content: dict[str, object] = {
+            "pid": os.getpid(),
+            "state": state,
+            "since": self._since,
+            "updated_at": now,
+            "rates": self._rates(now, settled or {}),
+        }
         aside = self._path.with_suffix(f".{os.getpid()}")
         aside.write_text(json.dumps(content))
         aside.replace(self._path)
+
+    def _rates(self, now: float, settled: Mapping[str, int]) -> dict[str, float]:
+        """Events settled per second over the last few seconds."""
+        self._seen.append((now, settled))
+        then, before = self._seen[0]
+        if now <= then:
+            return {}
+        return {
+            name: round((number - before[name]) / (now - then), 1)
+            for name, number in settled.items()
+            if name in before
+        }

@@ -24,6 +24,7 @@ from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import Outcome, RowOutcome, RowRef
 from signoff.log import LogReader, exclude, trim
+from signoff.log.spark import read_range
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import OnFailure, SourceConfig, TransformConfig
 from signoff.sinks.contract import BatchRef
@@ -146,15 +147,15 @@ class SourceQuery:
         assert plan is not None
         return plan
 
-    def _range(self, start: int, end: int) -> DataFrame:
-        reader = self.shared.spark.read.format("signoff").options(
-            path=str(self.log_directory),
+    def _range(self, start: int, end: int, without: frozenset[int] = frozenset()) -> DataFrame:
+        return read_range(
+            self.shared.spark,
+            self.log_directory,
+            start,
+            end,
             encoding=self.config.encoding,
-            startingSequence=str(start),
-            endingSequence=str(end),
-            parallelism=str(self.shared.spark.sparkContext.defaultParallelism),
+            without=without,
         )
-        return reader.load()
 
     def _batch(self, df: DataFrame, batch_id: int) -> None:
         """Called by Spark for each micro-batch, in a thread of its own."""
@@ -188,10 +189,8 @@ class SourceQuery:
         """Find poison, store it as dead letters, and withhold it from every later reading of the log."""
 
         def probe(low: int, high: int, without: frozenset[int]) -> str | None:
-            rows = self._range(low, high)
-            if without:
-                rows = rows.where(~rows["_sequence"].isin(*without))
             try:
+                rows = self._range(low, high, without)
                 plan = compile_source(self.shared.graph, self.source, rows, streaming=False)
                 assert plan is not None
                 touch(plan.df)

@@ -53,6 +53,11 @@ class Books:
     ignored: int
     """Outcomes that came for origins settled already."""
 
+    @property
+    def settled(self) -> int:
+        """Origins that have a final outcome."""
+        return self.next - self.owed + self.expired_ahead
+
     def account(self, received: int) -> Account:
         """`received` must have been read from the log after the books, or it may lag behind them."""
         counts = {outcome.value: self.counts[outcome] for outcome in FINAL}

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -35,6 +35,9 @@ from signoff.errors import LogError
 from signoff.log.columns import Encoding, to_rows, united, without
 from signoff.log.exclusions import excluded
 from signoff.log.reader import LogReader, Slice
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _ROWS_PER_PARTITION = 10_000
 """Below this a second task costs more than it brings."""
@@ -121,6 +124,9 @@ class LogPartition(InputPartition):  # type: ignore[misc]  # PySpark is not type
         self.part = part
         self.left_out = tuple(left_out)
 
+    def holds(self, sequence: int) -> bool:
+        return self.part.start <= sequence < self.part.end
+
 
 class _Reading:
     """What the batch and the stream reader share. Pickled to the executors."""
@@ -142,7 +148,7 @@ class _Reading:
             if rows.num_rows:
                 yield pa.RecordBatch.from_arrays(rows.columns, schema=self._schema)
 
-    def _divide(self, start: int, end: int) -> list[LogPartition]:
+    def divide(self, start: int, end: int) -> list[LogPartition]:
         if start >= end:
             return []
         wanted = -(-(end - start) // _ROWS_PER_PARTITION)
@@ -164,7 +170,7 @@ class LogBatchReader(_Reading, DataSourceReader):  # type: ignore[misc]  # PySpa
 
     def partitions(self) -> Sequence[InputPartition]:
         start, end = self._start(), self.options.ending_sequence
-        return self._divide(start, self._log.head() if end is None else end)
+        return self.divide(start, self._log.head() if end is None else end)
 
 
 class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # PySpark is not typed
@@ -199,7 +205,7 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Driver, once per micro-batch; after a crash again with the same range."""
-        return self._divide(start["sequence"], end["sequence"])
+        return self.divide(start["sequence"], end["sequence"])
 
     def _end_after(self, begin: int) -> int:
         head = self._log.head()
@@ -213,6 +219,44 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
             )
         # A checkpoint may be past the target already; going back is not allowed.
         return head if self._target is None else max(begin, min(head, self._target))
+
+
+def read_range(
+    spark: SparkSession,
+    directory: Path,
+    start: int,
+    end: int,
+    *,
+    encoding: Encoding = "utf-8",
+    without: Iterable[int] = (),
+) -> DataFrame:
+    """The rows of a range, as `spark.read.format("signoff")` gives them, but planned in this process.
+
+    For a driver that reads many ranges: Spark starts Python processes to plan a data source, which
+    costs more than a second each time. The range is cut up now, so it must be in the log already.
+    """
+    options = LogOptions(directory, start, end, None, spark.sparkContext.defaultParallelism, encoding)
+    schema = LogDataSource({"path": str(directory), "encoding": encoding}).schema()
+    reading = _Reading(options, to_arrow_schema(schema, timezone="UTC"))
+    left_out = set(without)
+    parts = [
+        LogPartition(part.part, sorted({*part.left_out, *(n for n in left_out if part.holds(n))}))
+        for part in reading.divide(start, end)
+    ]
+    numbers = spark.range(0, len(parts), 1, max(len(parts), 1))
+    return numbers.mapInArrow(_ReadParts(reading, parts), schema)
+
+
+class _ReadParts:
+    """Executor: each number that comes in stands for the part of that number."""
+
+    def __init__(self, reading: _Reading, parts: Sequence[LogPartition]) -> None:
+        self._reading, self._parts = reading, parts
+
+    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from self._reading.read(self._parts[number])
 
 
 def _between(sequences: Any, start: int, end: int) -> list[int]:
