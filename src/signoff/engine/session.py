@@ -27,6 +27,7 @@ _FAST_LOCAL_CHECKPOINTS = {
 
 _ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
+    "spark.python.daemon.module": "signoff.engine.daemon",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",

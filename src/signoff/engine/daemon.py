@@ -1,0 +1,27 @@
+"""Spark's Python daemon, with what every task needs loaded before it forks workers.
+
+Spark starts a worker by forking this process. A bare daemon makes each worker load Arrow, pandas and
+Signoff itself, about a second of CPU; here it is done once and shared. Set as
+`spark.python.daemon.module`; Spark names the worker's module in the arguments, as for its own daemon.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from pyspark.daemon import manager
+
+_OF_TASKS = ("pandas", "pyarrow.compute", "pyspark.sql.pandas.serializers", "signoff.engine.delivery")
+
+
+def main() -> None:
+    """Load, then be the daemon. Other workers than those of tasks plan a data source, and end."""
+    if len(sys.argv) > 1 and sys.argv[1] == "pyspark.worker":
+        for name in _OF_TASKS:
+            importlib.import_module(name)
+    manager()
+
+
+if __name__ == "__main__":
+    main()
