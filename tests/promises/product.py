@@ -505,8 +505,9 @@ def _program(process: psutil.Process) -> str:
 
 
 def _is_worker(process: psutil.Process) -> bool:
+    """Forked from a daemon, so it has the daemon's command line."""
     with suppress(psutil.NoSuchProcess):
-        parent = process.parent()
-        is_daemon = "pyspark.daemon" in process.cmdline()
-        return is_daemon and parent is not None and "pyspark.daemon" in parent.cmdline()
+        parent, command = process.parent(), process.cmdline()
+        is_daemon = "signoff.engine.daemon" in command and "pyspark.worker" in command
+        return is_daemon and parent is not None and parent.cmdline() == command
     return False
