@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
+from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
@@ -18,9 +19,11 @@ from signoff.transforms.contract import FieldError, Step, Transform
 from signoff.transforms.frame import View
 
 _CORRUPT = "__corrupt"
-# Behind a closing brace outside of a string stand only , } ] or nothing. Inside a string anything may, so
-# a match is a suspicion, which the strict parser then settles.
-_BEHIND = r"\}\s*[^\s,\}\]]"
+# Flat JSON, which is most, has nothing behind its first closing brace. Where something stands, Spark's
+# parsers stop at the end of the first value and pass over the rest, `try_parse_json` as well; so the text is
+# put into an array and into an object, of which it must be the only element. Nothing that follows a value
+# fits into both.
+_BEHIND = r"\}\s*\S"
 
 
 class ParseJsonConfig(Transform):
@@ -48,13 +51,20 @@ class ParseJsonConfig(Transform):
         value = frame.compute(view, {"value": F.from_json(text, with_corrupt, options)})["value"]
         parsed = View(frame, view.alive, {**view.columns, "__value": value})
         behind = (F.substring(F.rtrim(text), -1, 1) != F.lit("}")) | (
-            F.rlike(text, F.lit(_BEHIND)) & F.try_parse_json(text).isNull()
+            F.rlike(text, F.lit(_BEHIND)) & ~F.coalesce(_alone(text), F.lit(False))
         )
         bad = F.col(value).isNull() | F.col(value)[_CORRUPT].isNotNull() | behind
         reason = F.when(bad, F.coalesce(text, F.lit("")))
         error = frame.compute(parsed, {"error": reason})["error"]
         frame.add_error(step.name, error, self.on_error, _Describe(schema, self.timestamp_format))
         return {None: parsed_view(frame.compute, parsed, error, value, schema, self.keep)}
+
+
+def _alone(text: Column) -> Column:
+    """Whether a text is one JSON value and nothing else."""
+    in_array = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
+    in_object = F.json_object_keys(F.concat(F.lit('{"":'), text, F.lit("}")))
+    return (in_array == F.lit(1)) & (F.size(in_object) == F.lit(1))
 
 
 def parsed_view(
