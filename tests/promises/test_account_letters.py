@@ -1,0 +1,143 @@
+"""Case 40: dead letters are listed, shown, replayed to what failed only, and dropped."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.promises.product import SIGNOFF
+
+pytestmark = pytest.mark.spark
+
+FILES = {"type": "files", "path": "in/*.jsonl"}
+ROWS = {"type": "parse_json", "input": "incoming", "schema": "n BIGINT, parts ARRAY<INT>"}
+
+
+def hook(webhook: Any, **fields: Any) -> dict[str, Any]:
+    return {"type": "http", "input": "rows", "url": webhook.url, **fields}
+
+
+def letters_command(product: Any, action: str, *args: str) -> Any:
+    return product.command("dead-letters", action, str(product.file), *args)
+
+
+def test_letters_are_shown_replayed_to_the_sink_that_failed_and_dropped_while_a_run_is_alive(
+    inline, webhooks
+):
+    first, second, _ = webhooks
+    bad = second.answer(422, lambda request: request.rows[0]["n"] in (1, 2, 3), body="no such station")
+    product = inline(
+        sources={"incoming": FILES}, transforms={"rows": ROWS},
+        sinks={"first": hook(first), "second": hook(second)},
+    )  # fmt: skip
+    product.put("1.jsonl", [{"n": n} for n in range(5)])
+    running = product.start()
+    running.wait_for(lambda: product.told_upto() == 5)
+    assert product.account()["dead_lettered"] == 3 and product.account()["delivered"] == 2
+    listed = product.dead_letters()
+    assert [(x["event_id"], x["source"], x["stage"]) for x in listed] == [
+        (f"incoming/{n}", "incoming", "second") for n in (1, 2, 3)
+    ]
+    shown = letters_command(product, "show", "incoming/1").output
+    assert "no such station" in shown and '{"n": 1}' in shown
+
+    again = letters_command(product, "replay", "incoming/1", "--json")
+    assert again.code == 1 and '"failed_again": 1' in again.output, "it stays, with the new reason"
+    assert product.dead_letters()[0]["attempts"] == 2
+    bad.stop()
+    before = (len(first.requests), len(second.requests))
+    assert letters_command(product, "replay", "incoming/1", "incoming/2").code == 0
+    assert len(first.requests) == before[0], "the sink that had it sees nothing again"
+    assert {id_ for r in second.requests[before[1] :] for id_ in r.ids} == {"incoming/1", "incoming/2"}
+    assert len(second.requests) == before[1] + 2
+    assert product.account()["dead_lettered"] == 1 and product.account()["delivered"] == 4
+    assert letters_command(product, "drop", "incoming/3").code == 0
+    account = product.account()
+    assert (account["dead_lettered"], account["delivered"], account["dropped"]) == (0, 5, 0)
+    assert product.dead_letters() == []
+    assert letters_command(product, "replay", "incoming/3").code == 2, "what was dropped is gone"
+    running.terminate()
+    assert product.account()["received"] == 5
+
+
+def test_letters_are_replayed_and_dropped_without_a_run(inline, webhooks):
+    first, second, _ = webhooks
+    bad = second.answer(422, lambda request: request.rows[0]["n"] in (1, 2))
+    product = inline(
+        sources={"incoming": FILES}, transforms={"rows": ROWS},
+        sinks={"first": hook(first), "second": hook(second)},
+    )  # fmt: skip
+    product.put("1.jsonl", [{"n": 0}, {"n": 1}, {"n": 2}, "{no"])
+    assert product.run_once().code == 0
+    bad.stop()
+    calls = len(first.requests)
+    command = [str(SIGNOFF), "dead-letters", "replay", str(product.file), "incoming/1", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["replayed"] == 1
+    assert len(first.requests) == calls and second.accepted_ids[-1] == "incoming/1"
+    assert letters_command(product, "drop", "incoming/3").code == 0
+    account = product.account()
+    assert (account["delivered"], account["dead_lettered"], account["dropped"]) == (2, 1, 1)
+    assert [letter["event_id"] for letter in product.dead_letters()] == ["incoming/2"]
+
+
+def test_of_an_unfolded_event_only_the_row_that_failed_is_replayed(inline, webhook):
+    def pipeline(kind: str) -> dict[str, Any]:
+        return {
+            "sources": {"incoming": FILES},
+            "transforms": {
+                "rows": {**ROWS, "schema": "parts ARRAY<STRING>"},
+                "part": {"type": "unfold", "input": "rows", "column": "parts", "as": "part"},
+                "value": {"type": "parse_json", "input": "part", "column": "part", "schema": f"v {kind}"},
+            },
+            "sinks": {"hook": {"type": "http", "input": "value", "url": webhook.url}},
+        }
+
+    product = inline(**pipeline("INT"))
+    values = [5, "seven", 6, "eight"]
+    product.put("1.jsonl", [{"parts": [json.dumps({"v": value}) for value in values]}])
+    assert product.run_once().code == 0
+    assert [x["event_id"] for x in product.dead_letters()] == ["incoming/0/1", "incoming/0/3"]
+    assert letters_command(product, "drop", "incoming/0/3").code == 0
+    product.write(pipeline("STRING"))
+    calls = len(webhook.requests)
+    running = product.start()
+    assert letters_command(product, "replay", "incoming/0/1").code == 0
+    assert [id_ for r in webhook.requests[calls:] for id_ in r.ids] == ["incoming/0/1"]
+    running.terminate()
+    assert product.dead_letters() == [], "the letter that was dropped stays dropped"
+    assert product.account()["delivered"] == 1
+
+
+def test_a_batch_of_files_that_could_not_be_written_is_replayed_with_all_rows_of_its_events(inline):
+    product = inline(
+        sources={"incoming": FILES},
+        transforms={"rows": ROWS, "part": {"type": "unfold", "input": "rows", "column": "parts"}},
+        sinks={
+            "archive": {
+                "type": "files", "input": "part", "path": "out", "retry": {"attempts": 2, "initial_ms": 10},
+            }
+        },
+    )  # fmt: skip
+    out = product.directory / "out"
+    out.mkdir()
+    # The batch is written, but a directory stands where its file is to be put.
+    (out / "incoming-000000000000-000000000002.jsonl" / "in the way").mkdir(parents=True)
+    product.put("1.jsonl", [{"n": 0, "parts": [1, 2]}, {"n": 1, "parts": [3]}])
+    assert product.run_once().code == 0
+    assert product.account()["dead_lettered"] == 2
+    running = product.start()
+    assert letters_command(product, "replay", "--all").code == 0
+    found = sorted(
+        json.loads(line)["event_id"]
+        for f in out.glob("*.jsonl")
+        if f.is_file()
+        for line in f.read_text().splitlines()
+    )
+    assert found == ["incoming/0/0", "incoming/0/1", "incoming/1/0"]
+    running.terminate()
+    assert product.account()["delivered"] == 2 and product.dead_letters() == []
