@@ -59,6 +59,8 @@ class SourceQuery:
         self.ended: Interrupted | GaveUp | None = None
         """Set when the run ended a batch on purpose."""
         self._first = 0
+        self._error = ""
+        """Why the last batch failed, if it did."""
         self._tidied = 0
         self._query: StreamingQuery | None = None
         self._plan: Plan | None = None
@@ -79,6 +81,7 @@ class SourceQuery:
 
     def start(self) -> None:
         """Start the query where the ledger and the checkpoint say it stands."""
+        self._error = ""
         self.log_directory.mkdir(parents=True, exist_ok=True)
         self.checkpoint.mend(self.shared.ledger.books(self.source).next)
         if not self.checkpoint.exists():
@@ -118,7 +121,7 @@ class SourceQuery:
         if self._query.isActive:
             return None
         error = self._query.exception()
-        return last_line(error) if error is not None else "stopped"
+        return self._error or (last_line(error) if error is not None else "stopped")
 
     def stop(self) -> None:
         if self._query is not None:
@@ -158,7 +161,23 @@ class SourceQuery:
         )
 
     def _batch(self, df: DataFrame, batch_id: int) -> None:
-        """Called by Spark for each micro-batch, in a thread of its own."""
+        """Called by Spark for each micro-batch, in a thread of its own.
+
+        What is raised here ends the query. Spark matches the whole traceback against a pattern that
+        overflows its stack on a long one, so the exception it gets is short; the rest is kept here.
+        """
+        try:
+            self._do_batch(df, batch_id)
+        except (Interrupted, GaveUp) as ended:
+            self.ended = ended
+        except Exception as error:  # told to whoever looks after the query
+            logger.debug("batch %d failed", batch_id, exc_info=True)
+            self._error = last_line(error)
+        else:
+            return
+        raise EngineError("the batch was not finished")
+
+    def _do_batch(self, df: DataFrame, batch_id: int) -> None:
         assert self._plan is not None
         batch = self._batch_ref(batch_id)
         plan = replace(self._plan, df=df)
@@ -166,11 +185,7 @@ class SourceQuery:
             if plan.stateful:
                 touch(df)
             return
-        try:
-            self.runner.run(batch, plan)
-        except (Interrupted, GaveUp) as ended:
-            self.ended = ended
-            raise
+        self.runner.run(batch, plan)
 
     def _batch_ref(self, batch_id: int) -> BatchRef:
         end = self.checkpoint.end_of(batch_id)
