@@ -15,8 +15,8 @@ Invariants:
   row that a filter before it removed, so a filter can protect a cast.
 * A row whose step failed is not alive below that step, and has the reason in an error column.
 
-Rejected: a union of one branch per sink (reads the source once per branch, measured at 0.4 of this),
-and caching the batch (0.6, and memory).
+Rejected: a union of one branch per sink, which reads and parses the source once per branch, and caching
+the batch, which costs memory and a copy.
 """
 
 from __future__ import annotations
