@@ -213,7 +213,7 @@ class Product:
         address = wait_until(lambda: self._address(source), what=f"the intake of {source}")
         content = events if isinstance(events, bytes) else json.dumps(events).encode()
         return self._clients.submit(
-            httpx.post, address, content=content, headers=dict(headers or {}), timeout=150, trust_env=False
+            httpx.post, address, content=content, headers=dict(headers or {}), timeout=280, trust_env=False
         )
 
     def _address(self, source: str) -> str | None:
