@@ -18,7 +18,7 @@ import pytest
 from tests.promises.product import Product
 from tests.servers import WebhookServer, free_port, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(900)]
 
 ROWS = {"type": "parse_json", "schema": "n BIGINT"}
 QUICK = {"initial_ms": 50, "max_ms": 200}
