@@ -14,6 +14,7 @@ demo: setup  ## 60,000 simulated alarms through a pipeline whose webhook fails f
 
 test: setup  ## static checks and all tests; ARGS="-m 'not spark'" passes arguments to pytest
 	@scripts/set-up-postgres
+	@scripts/set-up-rabbitmq
 	@scripts/test $(ARGS)
 
 check: setup  ## ruff and mypy only

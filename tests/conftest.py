@@ -1,4 +1,4 @@
-"""For all tests: the fast ones first; one Spark session and one PostgreSQL, started when first asked for."""
+"""For all tests: the fast first; one Spark session, PostgreSQL and RabbitMQ, started when first asked for."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.brokers import RabbitMQ, private_rabbitmq, rabbitmq_is_installed
 from tests.servers import PostgresServer, postgres_programs, private_postgres
 
 
@@ -52,3 +53,24 @@ def postgres_on_demand() -> Iterator[Callable[[], PostgresServer]]:
 @pytest.fixture
 def postgres(postgres_on_demand: Callable[[], PostgresServer]) -> PostgresServer:
     return postgres_on_demand()
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_on_demand() -> Iterator[Callable[[], RabbitMQ]]:
+    running: list[RabbitMQ] = []
+    with ExitStack() as stack:
+
+        def broker() -> RabbitMQ:
+            if not rabbitmq_is_installed():
+                pytest.skip("RabbitMQ is not installed")
+            if not running:
+                running.append(stack.enter_context(private_rabbitmq()))
+            running[0].start()  # the test before may have killed it
+            return running[0]
+
+        yield broker
+
+
+@pytest.fixture
+def rabbitmq(rabbitmq_on_demand: Callable[[], RabbitMQ]) -> RabbitMQ:
+    return rabbitmq_on_demand()

@@ -11,6 +11,8 @@ with WebhookServer() as server:
 with private_postgres() as postgres:
     psycopg.connect(postgres.url)
     postgres.kill(); postgres.start()
+
+A private RabbitMQ is in `tests.brokers`.
 """
 
 from __future__ import annotations
