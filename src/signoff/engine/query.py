@@ -133,8 +133,9 @@ class SourceQuery:
         Not left to the next batch: a log that is full takes nothing new, and none would come.
         """
         done = min(self.checkpoint.committed(), self.shared.ledger.needed_from(self.source))
-        if done > self._tidied:
-            trim(self.log_directory, done)
+        spare = self.config.remembered_events
+        if done > self._tidied or spare:  # with spare events it also depends on the size of the log
+            trim(self.log_directory, done, spare=spare, room_bytes=self.config.log.max_bytes // 2)
             self._tidied = done
 
     @property

@@ -124,7 +124,7 @@ def _judge_sink(
     if failed is not None and exhausted(config.retry, attempts):
         reason = f"gave up after {attempts} attempts: {failed}"
         rows = owed if not whole else owed + [RowRef(int(sequence)) for sequence in answer.signed]
-        verdict.outcomes += [RowOutcome(row, name, policy, reason) for row in rows]
+        verdict.outcomes += [RowOutcome(row, name, policy, reason, transient=True) for row in rows]
         failed = None
         if whole:
             answer = SinkAnswer(BitMap64(), 0, answer.refused, [], attempts, error, [])

@@ -19,7 +19,7 @@ from signoff.intake.job import Job
 from signoff.intake.loop import Intake
 from signoff.intake.status import Status, StatusFile, read_status
 from signoff.ledger import Follower, Ledger
-from signoff.log import LogWriter
+from signoff.log import LogReader, LogWriter
 from signoff.pipeline.secrets import redact
 from signoff.sources.contract import Resume, SourceContext
 
@@ -56,9 +56,10 @@ def run(job: Job, control: Control) -> None:
     ledger = Ledger(job.ledger) if job.acknowledges else None
     try:
         unit, position = log.last
+        settled = ledger.settled_upto(job.name) if ledger else log.next_sequence
         source.open(
-            SourceContext(job.name, job.directory, job.once, Path(job.base)),
-            Resume(log.next_sequence, unit, position),
+            SourceContext(job.name, job.directory, job.once, Path(job.base), LogReader(job.log_directory)),
+            Resume(log.next_sequence, unit, position, settled),
         )
         follower = Follower(ledger, job.name) if ledger else None
         Intake(source, log, follower, control, StatusFile(job.directory)).run()

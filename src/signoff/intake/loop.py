@@ -79,6 +79,7 @@ class Intake:
         if self._receiving():
             self._receive(pause)
         else:
+            self._source.tend()
             self._control.over(pause)
         self._append()
         if self._log.sync_due_in() == 0:
@@ -162,7 +163,9 @@ class Intake:
             if not self._untold and self._follower is not None:
                 settled = self._follower.poll()
                 if settled is not None:
-                    self._untold.append(Settlement(settled.acknowledged, settled.refused, settled.expired))
+                    self._untold.append(
+                        Settlement(settled.acknowledged, settled.refused, settled.expired, settled.transient)
+                    )
             while self._untold:
                 self._source.settle(self._untold[0])
                 self._untold.popleft()
@@ -208,7 +211,7 @@ class Intake:
             Status(
                 pid=os.getpid(),
                 state=self._state,
-                reason=redact(self._held_because or self._untold_because),
+                reason=redact(self._held_because or self._untold_because or self._source.trouble()),
                 next_sequence=log.next_sequence,
                 durable_sequence=log.durable_sequence,
                 settled_sequence=self._told_upto,

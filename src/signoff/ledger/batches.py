@@ -27,8 +27,10 @@ _REPORTABLE = frozenset({Outcome.DEAD_LETTERED, Outcome.REFUSED, Outcome.DROPPED
 # (a policy changed between two runs) must not make it better. An equal one opens a closed letter again.
 _RANK = "CASE {} WHEN 'failed' THEN 0 WHEN 'dropped' THEN 1 WHEN 'dead_lettered' THEN 2 ELSE 3 END"
 _UPSERT = f"""
-INSERT INTO exceptions (source, sequence, child, stage, outcome, reason) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET outcome = excluded.outcome, reason = excluded.reason, resolved = ''
+INSERT INTO exceptions (source, sequence, child, stage, outcome, reason, transient)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET outcome = excluded.outcome, reason = excluded.reason, resolved = '',
+transient = excluded.transient
 WHERE {_RANK.format("excluded.outcome")} >= {_RANK.format("exceptions.outcome")}
 """
 
@@ -268,7 +270,7 @@ def _save_outcomes(
     db.executemany(
         _UPSERT,
         [
-            (source, o.row.sequence, o.row.child, o.stage, o.outcome.value, clean[o.reason])
+            (source, o.row.sequence, o.row.child, o.stage, o.outcome.value, clean[o.reason], o.transient)
             for o in outcomes
         ],
     )  # fmt: skip

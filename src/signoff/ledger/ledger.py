@@ -32,7 +32,7 @@ from signoff.ledger.outcome import (
     RowRef,
     SinkState,
 )
-from signoff.ledger.schema import SCHEMA, VERSION
+from signoff.ledger.schema import SCHEMA, UPGRADES, VERSION
 from signoff.ledger.sequences import from_bytes
 from signoff.ledger.settlement import SettledRange
 from signoff.ledger.store import Store
@@ -100,7 +100,7 @@ class Ledger:
         keep_batches: int = KEEP_BATCHES,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._store = Store(path, schema=SCHEMA, version=VERSION, readonly=readonly)
+        self._store = Store(path, schema=SCHEMA, version=VERSION, upgrades=UPGRADES, readonly=readonly)
         self._keep = keep_batches
         self._now = now
 

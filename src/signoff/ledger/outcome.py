@@ -80,6 +80,8 @@ class RowOutcome:
     """The transform or sink where it happened; for a bad event the name of the source."""
     outcome: Outcome
     reason: str
+    transient: bool = False
+    """Asking the sink again later may help: it was given up after the last retry."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ batches     one row per batch that is not folded: owed origins, delivered origin
 batch_sinks how far each sink is with a batch; removed with the batch.
 exceptions  rows that were not simply delivered or filtered, and expired origins (stage ''). In the
             folded prefix only some are kept (see `folding`); `also_delivered` keeps the one bit of the
-            folded bitmap that matters for them.
+            folded bitmap that matters for them. `transient`: the last retry failed, and a later one may not.
 sinks       rows written and the last failure, for `signoff status`.
 clock       number of the last change to anyone's settlement; the intake asks for what is newer.
 
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from signoff.ledger.outcome import FINAL
 
-VERSION = 1
+VERSION = 2
 
 _COUNTS = ", ".join(f"{outcome} INTEGER NOT NULL DEFAULT 0" for outcome in FINAL)
 
@@ -49,7 +49,7 @@ CREATE TABLE batch_sinks (
 CREATE TABLE exceptions (
     source TEXT NOT NULL, sequence INTEGER NOT NULL, child TEXT NOT NULL, stage TEXT NOT NULL,
     outcome TEXT NOT NULL, reason TEXT NOT NULL, resolved TEXT NOT NULL DEFAULT '',
-    also_delivered INTEGER NOT NULL DEFAULT 0,
+    also_delivered INTEGER NOT NULL DEFAULT 0, transient INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (source, sequence, child, stage)
 ) WITHOUT ROWID;
 CREATE TABLE sinks (
@@ -58,3 +58,6 @@ CREATE TABLE sinks (
     PRIMARY KEY (sink, source)
 ) WITHOUT ROWID
 """
+
+UPGRADES = {1: "ALTER TABLE exceptions ADD COLUMN transient INTEGER NOT NULL DEFAULT 0"}
+"""By the format it is for: the statement that makes the next one of it."""

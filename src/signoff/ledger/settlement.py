@@ -30,6 +30,8 @@ class SettledRange:
     refused: Mapping[int, str]
     """Refused origins that are settled, with the reason."""
     expired: Mapping[int, str]
+    transient: BitMap64 = field(default_factory=BitMap64)
+    """Those of the refused of which every refused row was given up after the last retry."""
 
     @property
     def settled(self) -> BitMap64:
@@ -44,6 +46,8 @@ class Settled:
     """Delivered, dropped or dead-lettered."""
     refused: Mapping[int, str] = field(default_factory=dict)
     expired: Mapping[int, str] = field(default_factory=dict)
+    transient: BitMap64 = field(default_factory=BitMap64)
+    """Those of the refused that may be taken another time."""
 
     def __bool__(self) -> bool:
         return bool(self.acknowledged or self.refused or self.expired)
@@ -57,9 +61,9 @@ def settlements(db: sqlite3.Connection, source: str, after: int) -> tuple[int, l
         return change, []
     found = []
     if known["folded"] and known["folded_change"] > after:
-        refused, expired = _negative(db, source, 0, known["folded"])
+        refused, expired, transient = _negative(db, source, 0, known["folded"])
         refused = {n: reason for n, reason in refused.items() if n not in expired}
-        found.append(SettledRange(0, known["folded"], BitMap64(), refused, expired))
+        found.append(SettledRange(0, known["folded"], BitMap64(), refused, expired, transient))
     for batch in db.execute(
         'SELECT start, "end", owed, refused, expired FROM batches '
         "WHERE source = ? AND change > ? ORDER BY start",
@@ -67,11 +71,13 @@ def settlements(db: sqlite3.Connection, source: str, after: int) -> tuple[int, l
     ).fetchall():
         owed = from_bytes(batch["owed"])
         negative = batch["refused"] or batch["expired"]
-        refused, expired = _negative(db, source, batch["start"], batch["end"]) if negative else ({}, {})
+        refused, expired, transient = {}, {}, BitMap64()
+        if negative:
+            refused, expired, transient = _negative(db, source, batch["start"], batch["end"])
         refused = {n: reason for n, reason in refused.items() if n not in owed and n not in expired}
-        found.append(SettledRange(batch["start"], batch["end"], owed, refused, expired))
+        found.append(SettledRange(batch["start"], batch["end"], owed, refused, expired, transient))
     if known["ahead_change"] > after:
-        _, expired = _negative(db, source, known["next"], 2**62)
+        _, expired, _ = _negative(db, source, known["next"], 2**62)
         found += [SettledRange(n, n + 1, BitMap64(), {}, {n: reason}) for n, reason in expired.items()]
     return change, found
 
@@ -114,13 +120,15 @@ class Follower:
             return None
         change, found = self._ledger.settlements(self._source, self._change)
         self._version, self._change = version, change
-        acknowledged, refused, expired = BitMap64(), {}, {}
+        acknowledged, refused, expired, transient = BitMap64(), {}, {}, BitMap64()
         for part in found:
             fresh = from_range(max(part.start, self._upto), part.end) - part.owed - self._beyond
             refused.update({n: reason for n, reason in part.refused.items() if n in fresh})
             expired.update({n: reason for n, reason in part.expired.items() if n in fresh})
             acknowledged |= fresh
-        settled = Settled(acknowledged - BitMap64(refused) - BitMap64(expired), refused, expired)
+            transient |= part.transient
+        positive = acknowledged - BitMap64(refused) - BitMap64(expired)
+        settled = Settled(positive, refused, expired, transient & BitMap64(refused))
         self._remember(acknowledged)
         self._negative |= bool(refused or expired)
         return settled or None
@@ -160,13 +168,17 @@ class Follower:
 
 def _negative(
     db: sqlite3.Connection, source: str, start: int, end: int
-) -> tuple[dict[int, str], dict[int, str]]:
+) -> tuple[dict[int, str], dict[int, str], BitMap64]:
+    """Refused and expired with their reasons, and those of which no row was refused for good."""
     refused: dict[int, str] = {}
     expired: dict[int, str] = {}
-    for sequence, outcome, reason in db.execute(
-        "SELECT sequence, outcome, reason FROM exceptions "
+    for_good = BitMap64()
+    for sequence, outcome, reason, transient in db.execute(
+        "SELECT sequence, outcome, reason, transient FROM exceptions "
         "WHERE source = ? AND sequence >= ? AND sequence < ? AND outcome IN ('refused', 'expired')",
         (source, start, end),
     ):
         (refused if outcome == "refused" else expired).setdefault(sequence, reason)
-    return refused, expired
+        if outcome == "refused" and not transient:
+            for_good.add(sequence)
+    return refused, expired, BitMap64(refused) - for_good

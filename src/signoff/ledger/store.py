@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,11 +21,20 @@ BUSY_SECONDS = 30.0
 class Store:
     """One SQLite file with one schema."""
 
-    def __init__(self, path: Path, *, schema: str, version: int, readonly: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        schema: str,
+        version: int,
+        upgrades: Mapping[int, str] | None = None,
+        readonly: bool = False,
+    ) -> None:
         self.path = Path(path)
         self.readonly = readonly
         self._schema = schema
         self._version = version
+        self._upgrades = upgrades or {}
         self._lock = threading.RLock()
         self._commits = 0
         self._empty = False
@@ -109,14 +118,19 @@ class Store:
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (found,) = connection.execute("PRAGMA user_version").fetchone()
+        version = found
         if version == 0:
             for statement in self._schema.split(";"):
                 connection.execute(statement)
-            connection.execute(f"PRAGMA user_version={self._version}")
+            version = self._version
+        while version in self._upgrades:
+            connection.execute(self._upgrades[version])
+            version += 1
+        if version != found:
+            connection.execute(f"PRAGMA user_version={version}")
         connection.execute("COMMIT")
-        if version:
-            self._check_version(version)
+        self._check_version(version)
 
     def _check_version(self, version: int) -> None:
         if version != self._version:

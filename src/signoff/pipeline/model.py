@@ -93,6 +93,16 @@ class SourceConfig(NodeConfig):
     log: LogSettings = LogSettings()
     """How its events are kept on disk until they are settled."""
 
+    @property
+    def remembered_events(self) -> int:
+        """How many of the newest events the log keeps although they are settled, while it has room."""
+        return 0
+
+    @property
+    def patience_s(self) -> float | None:
+        """How long the other side waits for an acknowledgement before it delivers again; None: for ever."""
+        return None
+
 
 class InputsConfig(NodeConfig):
     """A node that is fed by others: `input` for one, `inputs` for several."""

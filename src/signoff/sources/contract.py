@@ -13,9 +13,10 @@ its place again after a crash travels with each event through the log (`unit`, `
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyroaring import BitMap64
@@ -52,6 +53,22 @@ class Resume:
     """Sequence number the next event will get; 0 on the very first start."""
     unit: int | None = None
     position: int | None = None
+    settled_upto: int = 0
+    """All events below are settled; the source will be told so again."""
+
+
+class EventLog(Protocol):
+    """The source's own events as the log keeps them: what is durable and not yet removed."""
+
+    def first(self) -> int: ...
+
+    def head(self) -> int: ...
+
+    def read(
+        self, start: int, end: int, columns: Sequence[str] | None = None
+    ) -> Iterator[tuple[int, pa.RecordBatch]]: ...
+
+    def lookup(self, sequences: Iterable[int]) -> dict[int, dict[str, Any]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +82,8 @@ class SourceContext:
     """The run takes what is there now and ends."""
     base: Path
     """Directory of the pipeline file; relative paths start here."""
+    log: EventLog | None = None
+    """For a source that must recognise what it has handed out before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +95,8 @@ class Settlement:
     refused: Mapping[int, str] = field(default_factory=dict)
     """Refused, with the reason: the source gets a negative answer."""
     expired: Mapping[int, str] = field(default_factory=dict)
+    transient: BitMap64 = field(default_factory=BitMap64)
+    """Those of the refused that may be taken another time: the last retry failed, no sink said never."""
 
 
 class Source(ABC):
@@ -104,6 +125,14 @@ class Source(ABC):
     def settle(self, settlement: Settlement) -> None:
         """Acknowledge or refuse these origins. After a crash a settlement may come again: the call
         must be repeatable, and unknown sequence numbers are ignored."""
+
+    def tend(self) -> None:
+        """Keep the connection alive. Called every few milliseconds while `receive` is not: the source is
+        held back, has ended or is stopped. Must not block."""
+
+    def trouble(self) -> str:
+        """Why nothing can be received or told at the moment, for the status; '' when all is well."""
+        return ""
 
     def expire(self) -> Mapping[int, str]:
         """Origins whose time is up (sequence to reason); called about ten times a second.
