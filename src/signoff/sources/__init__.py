@@ -20,9 +20,16 @@ def _types() -> dict[str, type[SourceConfig]]:
     from signoff.sources.files import FilesConfig
     from signoff.sources.generate import GenerateConfig
     from signoff.sources.http import HttpConfig
+    from signoff.sources.rabbitmq import RabbitmqConfig
     from signoff.sources.stdin import StdinConfig
 
-    return {"files": FilesConfig, "generate": GenerateConfig, "http": HttpConfig, "stdin": StdinConfig}
+    return {
+        "files": FilesConfig,
+        "generate": GenerateConfig,
+        "http": HttpConfig,
+        "rabbitmq": RabbitmqConfig,
+        "stdin": StdinConfig,
+    }
 
 
 def __getattr__(name: str) -> Any:

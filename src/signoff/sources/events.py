@@ -46,10 +46,11 @@ def event_batch(
     piece: Piece,
     *,
     unit: int | Offsets | None = None,
-    headers: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
+    headers: pa.Array | Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
     message_ids: Sequence[str | None] | None = None,
 ) -> pa.RecordBatch:
-    """The piece as events received now. `headers` is one mapping for all events, or one for each."""
+    """The piece as events received now. `headers` is one mapping for all events, one for each, or the
+    column itself."""
     count = len(piece)
     now = pa.scalar(time.time_ns() // 1000, pa.int64()).cast(EVENT_SCHEMA.field("received_at").type)
     columns = [
@@ -75,10 +76,14 @@ def _units(unit: int | Offsets | None, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(unit, pa.int64()), count) if isinstance(unit, int) else pa.array(unit)
 
 
-def _headers(headers: Mapping[str, str] | Sequence[Mapping[str, str]] | None, count: int) -> pa.Array:
+def _headers(
+    headers: pa.Array | Mapping[str, str] | Sequence[Mapping[str, str]] | None, count: int
+) -> pa.Array:
     kind = EVENT_SCHEMA.field("headers").type
     if headers is None:
         return pa.nulls(count, kind)
+    if isinstance(headers, pa.Array):
+        return headers
     if not isinstance(headers, Mapping):
         return pa.array([list(one.items()) for one in headers], kind)
     keys, values = pa.array(headers.keys(), pa.string()), pa.array(headers.values(), pa.string())

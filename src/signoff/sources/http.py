@@ -10,21 +10,21 @@ may come twice; `Idempotency-Key` travels with them as `message_id` for a `dedup
 
 from __future__ import annotations
 
-import re
 import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import orjson
 import pyarrow as pa
-from pydantic import BeforeValidator, Field, SecretStr, WithJsonSchema
+from pydantic import Field, SecretStr
 from pyroaring import BitMap64
 
 from signoff.pipeline.model import SourceConfig
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
+from signoff.sources.durations import Duration
 from signoff.sources.events import Piece, event_batch
 from signoff.sources.http_requests import Answer, Delivery, Inbox, turned_away
 
@@ -34,25 +34,6 @@ if TYPE_CHECKING:
 ADDRESS_FILE = "http.json"
 """In the source's directory: the address it listens on, which `port: 0` leaves to the system."""
 SHOWN_REASONS = 100
-DURATION = r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)?\s*$"
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def _seconds(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    match = re.match(DURATION, value)
-    if match is None:
-        raise ValueError(f'"{value}" is not a duration; write 30s, 500ms or 2m')
-    return float(match[1]) * UNITS[match[2] or "s"]
-
-
-Duration = Annotated[
-    float,
-    BeforeValidator(_seconds),
-    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "pattern": DURATION}]}),
-]
-"""Seconds, or text such as `30s`, `500ms`, `2m`."""
 
 
 class HttpConfig(SourceConfig):
