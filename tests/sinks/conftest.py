@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.brokers import RabbitMQ
 from tests.servers import PostgresServer, WebhookServer
-from tests.sinks.targets import TARGETS, Target
+from tests.sinks.targets import TARGETS, Place, Target
 
 
 @pytest.fixture(params=TARGETS)
@@ -17,8 +18,10 @@ def target(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     postgres_on_demand: Callable[[], PostgresServer],
+    rabbitmq_on_demand: Callable[[], RabbitMQ],
 ) -> Iterator[Target]:
-    made = TARGETS[request.param](tmp_path, capsys, postgres_on_demand)
+    place = Place(tmp_path, capsys, postgres_on_demand, rabbitmq_on_demand)
+    made = TARGETS[request.param](place)
     yield made
     made.close()
 

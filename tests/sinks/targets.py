@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,13 @@ from psycopg.types.json import set_json_loads
 
 from signoff.pipeline.secrets import SecretUrl
 from signoff.sinks.console import ConsoleSink
-from signoff.sinks.contract import Sink
+from signoff.sinks.contract import Part, Refusal, Sink, Writer
 from signoff.sinks.files import Compression, FilesSink
 from signoff.sinks.http import HttpSink, HttpSinkConfig
 from signoff.sinks.postgres import PostgresSink
+from signoff.sinks.rabbitmq import ROUTING_KEY, RabbitmqSink, RabbitmqSinkConfig
 from signoff.sinks.sqlite import SqliteSink
+from tests.brokers import RabbitMQ
 from tests.servers import PostgresServer, WebhookServer
 from tests.sinks.rows import from_json, from_text, parse
 
@@ -193,6 +196,68 @@ class HttpTarget(Target):
         self.server.down()
 
 
+class RabbitmqTarget(Target):
+    def __init__(self, broker: RabbitMQ) -> None:
+        self.broker = broker
+        broker.declare_queue("target", "classic")  # a quorum queue rejects for a moment after a restart
+        self.sink = routed(sink_to(broker), "target")
+        self.sink.prepare()
+
+    def read(self, schema: pa.Schema) -> list[Row]:
+        rows = [_from_line(message.body.decode(), schema) for message in self.broker.take("target")]
+        return sorted(rows, key=lambda row: int(row["event_id"].split("/")[1]))
+
+    def down(self) -> None:
+        self.broker.kill()
+
+    def up(self) -> None:
+        self.broker.start()
+
+
+def sink_to(broker: RabbitMQ | str, **fields: Any) -> RabbitmqSink:
+    url = broker if isinstance(broker, str) else broker.url
+    config = RabbitmqSinkConfig.model_validate({"url": url, "routing_key": "not asked here", **fields})
+    return config.build(Path())
+
+
+def keyed(rows: pa.RecordBatch, *keys: str | None) -> pa.RecordBatch:
+    """The rows with the column the engine adds: one key for all, or one for each."""
+    every = pa.array(keys * rows.num_rows if len(keys) == 1 else keys, pa.string())
+    return rows.append_column(ROUTING_KEY, every)
+
+
+def routed(sink: Sink, key: str) -> Sink:
+    """A sink for rows that have no routing key yet."""
+    return _Routed(sink, key)
+
+
+@dataclass
+class _Routed(Sink):
+    sink: Sink
+    key: str
+
+    def prepare(self) -> None:
+        self.sink.prepare()
+
+    def open(self, part: Part) -> Writer:
+        return _RoutedWriter(self.sink.open(part), self.key)
+
+
+@dataclass
+class _RoutedWriter(Writer):
+    writer: Writer
+    key: str
+
+    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
+        return self.writer.write(keyed(rows, self.key))
+
+    def close(self) -> bytes | None:
+        return self.writer.close()
+
+    def abort(self) -> None:
+        self.writer.abort()
+
+
 def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
@@ -203,19 +268,31 @@ def _from_line(line: str, schema: pa.Schema) -> Row:
     return {one.name: from_json(value[one.name], one.type) for one in schema}
 
 
-TARGETS: dict[str, Callable[[Path, pytest.CaptureFixture[str], Callable[[], PostgresServer]], Target]] = {
-    "files-jsonl": lambda path, _, __: FilesTarget(path / "out"),
-    "files-jsonl-gzip": lambda path, _, __: FilesTarget(path / "out", "gzip"),
-    "files-jsonl-zstd": lambda path, _, __: FilesTarget(path / "out", "zstd"),
-    "files-parquet": lambda path, _, __: ParquetTarget(path / "out"),
-    "console": lambda _, capsys, __: ConsoleTarget(capsys),
-    "sqlite": lambda path, _, __: SqliteTarget(path / "database" / "x.db"),
-    "postgres": lambda _, __, postgres: PostgresTarget(postgres()),
-    "http-each": lambda _, __, ___: HttpTarget(),
-    "http-array": lambda _, __, ___: HttpTarget(mode="array", max_rows=3),
-    "http-ndjson": lambda _, __, ___: HttpTarget(mode="ndjson"),
+@dataclass(frozen=True)
+class Place:
+    """What a target may be made in."""
+
+    path: Path
+    capsys: pytest.CaptureFixture[str]
+    postgres: Callable[[], PostgresServer]
+    rabbitmq: Callable[[], RabbitMQ]
+
+
+TARGETS: dict[str, Callable[[Place], Target]] = {
+    "files-jsonl": lambda place: FilesTarget(place.path / "out"),
+    "files-jsonl-gzip": lambda place: FilesTarget(place.path / "out", "gzip"),
+    "files-jsonl-zstd": lambda place: FilesTarget(place.path / "out", "zstd"),
+    "files-parquet": lambda place: ParquetTarget(place.path / "out"),
+    "console": lambda place: ConsoleTarget(place.capsys),
+    "sqlite": lambda place: SqliteTarget(place.path / "database" / "x.db"),
+    "postgres": lambda place: PostgresTarget(place.postgres()),
+    "http-each": lambda _: HttpTarget(),
+    "http-array": lambda _: HttpTarget(mode="array", max_rows=3),
+    "http-ndjson": lambda _: HttpTarget(mode="ndjson"),
+    "rabbitmq": lambda place: RabbitmqTarget(place.rabbitmq()),
 }
 
 FILES = [name for name in TARGETS if name.startswith("files")]
 DATABASES = ["sqlite", "postgres"]
 HTTP = [name for name in TARGETS if name.startswith("http")]
+BROKERS = ["rabbitmq"]

@@ -23,7 +23,7 @@ from tests.sinks.rows import (
     write_batch,
     write_part,
 )
-from tests.sinks.targets import DATABASES, FILES, HTTP, Target
+from tests.sinks.targets import BROKERS, DATABASES, FILES, HTTP, Target
 
 
 def _only(names: list[str]) -> pytest.MarkDecorator:
@@ -31,10 +31,10 @@ def _only(names: list[str]) -> pytest.MarkDecorator:
 
 
 UPSERTING = _only(FILES + DATABASES)
-"""The others deliver at least once: a terminal or a webhook cannot take anything back."""
+"""The others deliver at least once: a terminal, a webhook or a queue cannot take anything back."""
 ATOMIC = _only([*FILES, "console"])
-ROW_BY_ROW = _only(DATABASES + HTTP)
-FALLIBLE = _only(FILES + DATABASES + HTTP)
+ROW_BY_ROW = _only(DATABASES + HTTP + BROKERS)
+FALLIBLE = _only(FILES + DATABASES + HTTP + BROKERS)
 
 
 def test_rows_of_every_type_come_back_as_they_were(target: Target) -> None:

@@ -20,6 +20,7 @@ def _types() -> dict[str, type[SinkConfig]]:
     from signoff.sinks.files import FilesSinkConfig
     from signoff.sinks.http import HttpSinkConfig
     from signoff.sinks.postgres import PostgresSinkConfig
+    from signoff.sinks.rabbitmq import RabbitmqSinkConfig
     from signoff.sinks.sqlite import SqliteSinkConfig
 
     return {
@@ -27,6 +28,7 @@ def _types() -> dict[str, type[SinkConfig]]:
         "files": FilesSinkConfig,
         "http": HttpSinkConfig,
         "postgres": PostgresSinkConfig,
+        "rabbitmq": RabbitmqSinkConfig,
         "sqlite": SqliteSinkConfig,
     }
 
