@@ -298,6 +298,7 @@ class RabbitMQ:
             f"default_user = {USER}",
             f"default_pass = {PASSWORD}",
             "disk_free_limit.absolute = 50MB",
+            "max_message_size = 16777216",
         ]
         if consumer_timeout_ms is not None:
             lines.append(f"consumer_timeout = {consumer_timeout_ms}")

@@ -84,9 +84,9 @@ routing_key: concat('sensor.', sensor_id)
     """Whether a message that no queue takes is refused; when false the broker discards it silently."""
     window: int = Field(default=5_000, ge=1)
     """Most messages of a task that are under way without a confirm."""
-    confirm_timeout_ms: int = Field(default=30_000, ge=1)
-    """How long to wait for the next confirm before the connection is given up and the rows are asked for
-    again."""
+    confirm_timeout_ms: int = Field(default=10_000, ge=1)
+    """How long to wait for the next confirm before the connection is given up and the rows that have none
+    are asked for again."""
     connect_timeout_s: int = Field(default=10, ge=1)
     """How long to wait for a connection."""
     ca_file: str | None = None

@@ -367,10 +367,12 @@ def quiet_pika() -> None:
 def _innermost(error: Exception) -> Exception:
     """The cause, below what pika wraps around it."""
     while True:
-        inner = getattr(error, "exceptions", None) or [getattr(error, "exception", None)]
-        if not isinstance(inner[-1], Exception):
+        several = getattr(error, "exceptions", ())
+        inner = [*several[-1:], getattr(error, "exception", None), *error.args[:1]]
+        cause = next((one for one in inner if isinstance(one, Exception)), None)
+        if cause is None:
             return error
-        error = inner[-1]
+        error = cause
 
 
 def _words(error: Exception) -> str:
