@@ -71,11 +71,14 @@ class RabbitMQ:
     ) -> None:
         self.port = free_port()
         self.url = f"amqp://{USER}:{PASSWORD}@127.0.0.1:{self.port}/%2F"
+        self.tls_url = f"amqps://{USER}:{PASSWORD}@localhost:{(tls_port := free_port())}/%2F"
+        self.ca_file = directory / "certificate.pem"
+        """Signs for `localhost`, and for nothing else; itself its authority."""
         self._directory = directory
         self._epmd_port, self._dist_port = free_port(), free_port()
         self._broker: subprocess.Popen[bytes] | None = None
         self._epmd: subprocess.Popen[bytes] | None = None
-        self._configure(consumer_timeout_ms, channel_tick_ms)
+        self._configure(tls_port, consumer_timeout_ms, channel_tick_ms)
 
     # The process
 
@@ -292,9 +295,17 @@ class RabbitMQ:
         except psutil.NoSuchProcess:
             return []
 
-    def _configure(self, consumer_timeout_ms: int | None, channel_tick_ms: int) -> None:
+    def _configure(self, tls_port: int, consumer_timeout_ms: int | None, channel_tick_ms: int) -> None:
+        key = self._directory / "key.pem"
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
+        command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(self.ca_file)]
+        subprocess.run(command, check=True, capture_output=True)
         lines = [
             f"listeners.tcp.1 = 127.0.0.1:{self.port}",
+            f"listeners.ssl.1 = 127.0.0.1:{tls_port}",
+            f"ssl_options.certfile = {self.ca_file}",
+            f"ssl_options.keyfile = {key}",
+            "ssl_options.verify = verify_none",
             f"default_user = {USER}",
             f"default_pass = {PASSWORD}",
             "disk_free_limit.absolute = 50MB",

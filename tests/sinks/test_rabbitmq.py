@@ -303,6 +303,22 @@ def test_broker_that_is_not_there_is_named_without_its_password() -> None:
     assert f"127.0.0.1:{port}" in str(raised.value)
 
 
+@pytest.mark.parametrize("trusting", ["a certificate", "anyone"])
+def test_rows_go_over_tls(rabbitmq: RabbitMQ, queue: str, trusting: str) -> None:
+    known = {"ca_file": str(rabbitmq.ca_file)} if trusting == "a certificate" else {"verify_tls": False}
+    sink = sink_to(rabbitmq.tls_url, **known)
+    sink.prepare()
+    assert write_batch(sink, keyed(numbered(3_000), queue)) == []
+    assert [message.id for message in rabbitmq.take(queue)] == ids(*range(3_000))
+
+
+def test_certificate_that_is_not_trusted_is_an_error_that_says_so(rabbitmq: RabbitMQ) -> None:
+    with pytest.raises(TransientError, match="certificate verify failed: self-signed certificate"):
+        sink_to(rabbitmq.tls_url).prepare()
+    with pytest.raises(TransientError, match=r"ca_file missing\.pem cannot be read: No such file"):
+        sink_to(rabbitmq.tls_url, ca_file="missing.pem").prepare()
+
+
 @pytest.mark.parametrize("url", ["amqp://me:tr0ub4dor@host:port/", "amqp://me:tr0ub4dor@host/?heartbeat=x"])
 def test_address_that_is_none_is_a_sink_error_without_its_password(url: str) -> None:
     with pytest.raises(SinkError, match="not a valid address") as raised:
