@@ -22,10 +22,6 @@ Message = tuple[Any, Any, bytes]
 """pika's (method, properties, body)."""
 
 PREFIX = "rabbitmq."
-OPTIONAL = (
-    "content_type", "content_encoding", "correlation_id", "reply_to", "type", "app_id", "user_id", "timestamp"
-)  # fmt: skip
-"""Properties that become headers where a message has them."""
 _FLAG = {True: "true", False: "false"}
 _MAP = EVENT_SCHEMA.field("headers").type
 
@@ -62,10 +58,8 @@ def _headers(methods: Sequence[Any], properties: Sequence[Any], queues: Mapping[
         "routing_key": [each.routing_key for each in methods],
         "redelivered": [_FLAG[each.redelivered] for each in methods],
     }
-    for name in OPTIONAL:
-        values = [getattr(each, name) for each in properties]
-        if values.count(None) < len(values):
-            columns[name] = values if name != "timestamp" else [_time(value) for value in values]
+    optional = _optional(properties).items()
+    columns |= {name: values for name, values in optional if values.count(None) < len(values)}
     count, width = len(methods), len(columns)
     flat: list[str | None] = [None] * (count * width)
     for place, column in enumerate(columns.values()):
@@ -78,19 +72,37 @@ def _headers(methods: Sequence[Any], properties: Sequence[Any], queues: Mapping[
         present = values_array.is_valid()
         keys, values_array = keys.filter(present), values_array.filter(present)
         rows = rows[present.to_numpy(zero_copy_only=False)]
-    if any(each.headers for each in properties):
-        keys, values_array, rows = _with_own(keys, values_array, rows, properties)
+    own = [each.headers for each in properties]
+    if any(own):
+        keys, values_array, rows = _with_own(keys, values_array, rows, own)
     offsets = np.searchsorted(rows, np.arange(count + 1)).astype(np.int32)
     return pa.MapArray.from_arrays(pa.array(offsets), keys, values_array, _MAP)
 
 
+def _optional(properties: Sequence[Any]) -> dict[str, list[str | None]]:
+    """Properties that become headers where a message has them.
+
+    Spelt out: the same with `getattr` takes three times as long.
+    """
+    return {
+        "content_type": [each.content_type for each in properties],
+        "content_encoding": [each.content_encoding for each in properties],
+        "correlation_id": [each.correlation_id for each in properties],
+        "reply_to": [each.reply_to for each in properties],
+        "type": [each.type for each in properties],
+        "app_id": [each.app_id for each in properties],
+        "user_id": [each.user_id for each in properties],
+        "timestamp": [_time(each.timestamp) for each in properties],
+    }
+
+
 def _with_own(
-    keys: pa.Array, values: pa.Array, rows: np.ndarray[Any, Any], properties: Sequence[Any]
+    keys: pa.Array, values: pa.Array, rows: np.ndarray[Any, Any], own: Sequence[Mapping[str, Any] | None]
 ) -> tuple[pa.Array, pa.Array, np.ndarray[Any, Any]]:
     """The message's own headers after ours. One of theirs with a name of ours would be there twice."""
     own_keys, own_values, own_rows = [], [], []
-    for row, each in enumerate(properties):
-        for key, value in (each.headers or {}).items():
+    for row, headers in enumerate(own):
+        for key, value in (headers or {}).items():
             if not key.startswith(PREFIX):
                 own_keys.append(key)
                 own_values.append(value if type(value) is str else _text(value))

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 CONNECT_S = 5.0
 """How long connecting may block the intake."""
+ANSWER_S = 5.0
+"""How long an answer may take. A quorum queue without a leader leaves a consumer without one for 60 s."""
+CLOSE_S = 2.0
 
 # Every trouble is in the status of the intake; pika would print tracebacks with each attempt.
 logging.getLogger("pika").setLevel(logging.CRITICAL)
@@ -53,8 +56,9 @@ class Link:
         with _translated():
             self._connection = pika.BlockingConnection(_parameters(config, name))
             try:
-                self._channel: Any = self._connection.channel()
-                self._set_up(config, name)
+                with self._within(ANSWER_S):
+                    self._channel: Any = self._connection.channel()
+                    self._set_up(config, name)
             except BaseException:
                 self.close()
                 raise
@@ -79,7 +83,7 @@ class Link:
 
     def waiting(self) -> int:
         """Messages in the queues that nobody has been given."""
-        with _translated():
+        with _translated(), self._within(ANSWER_S):
             found = [
                 self._channel.queue_declare(queue, passive=True).method for queue in self.queues.values()
             ]
@@ -87,7 +91,7 @@ class Link:
 
     def stop(self) -> None:
         """Consume no more, and give back what lies in the buffer."""
-        with _translated():
+        with _translated(), self._within(ANSWER_S):
             for consumer in self.queues:
                 self._channel.basic_cancel(consumer)
         taken = list(self.buffer)
@@ -97,8 +101,26 @@ class Link:
 
     def close(self) -> None:
         """What was acknowledged reaches the broker first; what is not goes back to its queue."""
-        with suppress(AMQPError, OSError):
-            self._connection.close()
+        if self._connection.is_closed:
+            return
+        try:
+            with suppress(AMQPError), self._within(CLOSE_S):
+                self._connection.close()
+        except OSError:
+            self._connection._impl._transport.abort()
+
+    @contextmanager
+    def _within(self, seconds: float) -> Iterator[None]:
+        """pika waits for an answer as long as the connection lives; the intake has other things to do.
+
+        What is raised by a timer of its I/O loop comes out of the call that runs the loop.
+        """
+        loop = self._connection._impl.ioloop
+        timer = loop.call_later(seconds, _no_answer)
+        try:
+            yield
+        finally:
+            loop.remove_timeout(timer)
 
     def _set_up(self, config: RabbitmqConfig, name: str) -> None:
         channel = self._channel
@@ -114,6 +136,10 @@ class Link:
 
     def _on_cancel(self, frame: Any) -> None:
         self._cancelled = self.queues[frame.method.consumer_tag]
+
+
+def _no_answer() -> None:
+    raise TimeoutError("the broker does not answer")
 
 
 def _keep(buffer: list[Message]) -> Callable[..., None]:

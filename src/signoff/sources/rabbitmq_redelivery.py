@@ -98,9 +98,7 @@ class Refusals:
         self.sequences = BitMap64()
         """Events that were refused: their messages are no orphans."""
         kept = self._read(oldest)
-        part = path.with_suffix(".part")
-        part.write_bytes(b"".join(map(_line, kept)))
-        os.replace(part, path)  # noqa: PTH105
+        _replace(path, b"".join(map(_line, kept)))
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
         self._size = os.fstat(self._file).st_size
         for refusal in kept:
@@ -164,3 +162,18 @@ def digests(first: int, events: pa.RecordBatch, wanted: Sequence[int]) -> dict[i
 def _line(refusal: Refusal) -> bytes:
     fields = {"sequence": refusal.sequence, "message": refusal.message, "requeued": refusal.requeued}
     return orjson.dumps(fields) + b"\n"
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write the file whole and durably, or not at all."""
+    part = path.with_suffix(".part")
+    with part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -1,0 +1,429 @@
+"""The RabbitMQ source against a real broker: acknowledged after settlement, through every fault."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from signoff.errors import SourceError
+from signoff.sources.rabbitmq import RabbitmqConfig
+from tests.brokers import PASSWORD, RabbitMQ, private_rabbitmq
+from tests.servers import free_port, wait_until
+from tests.sources.rabbits import Cable, Rabbit
+
+Open = Callable[..., Rabbit]
+
+
+@pytest.fixture
+def queue(rabbitmq: RabbitMQ, request: pytest.FixtureRequest) -> str:
+    name = request.node.name[:100]
+    rabbitmq.declare_queue(name)
+    return name
+
+
+@pytest.fixture
+def cable(rabbitmq: RabbitMQ) -> Iterator[Cable]:
+    cable = Cable(rabbitmq)
+    yield cable
+    cable.close()
+
+
+@pytest.fixture
+def open_(tmp_path: Path, rabbitmq: RabbitMQ, queue: str) -> Iterator[Open]:
+    opened: list[Rabbit] = []
+
+    def make(**fields: Any) -> Rabbit:
+        opened.append(Rabbit(tmp_path, **{"url": rabbitmq.url, "queues": queue, **fields}))
+        return opened[-1]
+
+    yield make
+    for rabbit in opened:
+        if rabbit.source._link is not None:
+            rabbit.close()
+
+
+def bodies(*numbers: int) -> list[bytes]:
+    return [b"%d" % number for number in numbers]
+
+
+def left(rabbitmq: RabbitMQ, queue: str) -> list[bytes]:
+    """What waits in the queue, taken out of it."""
+    return sorted(message.body for message in rabbitmq.take(queue))
+
+
+def test_a_message_is_acknowledged_only_when_it_is_settled(
+    rabbitmq: RabbitMQ, queue: str, open_: Open
+) -> None:
+    rabbitmq.publish(bodies(0, 1, 2, 3), queue)
+    rabbit = open_()
+    assert rabbit.take(4) == bodies(0, 1, 2, 3)
+    rabbit.settle(0, 2)
+    assert not rabbit.source.drained()
+    rabbit.close()
+    assert left(rabbitmq, queue) == bodies(1, 3)
+
+
+def test_a_range_is_acknowledged_with_one_frame_and_what_is_above_a_gap_singly(
+    rabbitmq: RabbitMQ, queue: str, open_: Open
+) -> None:
+    rabbitmq.publish(bodies(*range(300)), queue)
+    rabbit = open_()
+    rabbit.take(300)
+    frames: list[tuple[int, bool]] = []
+    told = rabbit.source._link.acknowledge
+    rabbit.source._link.acknowledge = lambda tag, multiple=False: (
+        frames.append((tag, multiple)),
+        told(tag, multiple=multiple),
+    )
+    rabbit.settle(*range(200))
+    rabbit.settle(201, 202)
+    rabbit.settle(200, *range(203, 300))
+    assert frames == [(200, True), (202, False), (203, False), (300, True)]
+    assert rabbit.source.drained()
+    rabbit.close()
+    assert rabbitmq.count(queue) == 0
+
+
+def test_what_a_message_says_of_itself_is_in_the_event(rabbitmq: RabbitMQ, queue: str, open_: Open) -> None:
+    rabbitmq.publish(
+        [b"x"], queue, message_id=lambda _: "id-1", content_type="text/plain", timestamp=1_700_000_000,
+        correlation_id="c", headers={"station": "north", "tries": 3, "raw": b"\xff", "more": {"a": [1]}},
+    )  # fmt: skip
+    rabbitmq.publish([b"y"], queue, message_id=None)
+    rabbit = open_()
+    rabbit.take(2)
+    first, second = rabbit.events
+    assert first["message_id"] == "id-1"
+    assert first["headers"] == {
+        "rabbitmq.queue": queue,
+        "rabbitmq.exchange": "",
+        "rabbitmq.routing_key": queue,
+        "rabbitmq.redelivered": "false",
+        "rabbitmq.content_type": "text/plain",
+        "rabbitmq.correlation_id": "c",
+        "rabbitmq.timestamp": "2023-11-14T22:13:20+00:00",
+        "station": "north",
+        "tries": "3",
+        "raw": "�",
+        "more": '{"a":[1]}',
+    }
+    assert second["message_id"] is None
+    assert second["headers"].keys() == {
+        "rabbitmq.queue", "rabbitmq.exchange", "rabbitmq.routing_key", "rabbitmq.redelivered"
+    }  # fmt: skip
+
+
+def test_a_message_that_is_too_large_is_kept_in_part_and_marked(
+    rabbitmq: RabbitMQ, queue: str, open_: Open
+) -> None:
+    rabbitmq.publish([b"x" * 100_000, b"ok"], queue)
+    rabbit = open_(max_event_bytes=70_000)
+    rabbit.take(2)
+    first, second = rabbit.events
+    assert (len(first["payload"]), second["error"]) == (64 * 1024, None)
+    assert "larger than max_event_bytes" in first["error"]
+
+
+def test_several_queues_are_consumed_on_one_channel_and_declared_if_asked(
+    rabbitmq: RabbitMQ, tmp_path: Path
+) -> None:
+    for name in ("warm", "cold"):
+        rabbitmq.delete_queue(name)
+    rabbitmq.delete_exchange("sensors")
+    declare = {
+        "exchange": {"name": "sensors"},
+        "queue_type": "classic",
+        "arguments": {"x-max-length": 1000},
+        "bindings": {"warm": ["s1", "s2"], "cold": "s3"},
+    }
+    rabbit = Rabbit(tmp_path, rabbitmq.url, ["warm", "cold"], declare=declare)
+    rabbit.step()
+    rabbitmq.publish(bodies(0, 1, 2), lambda n: f"s{n + 1}", exchange="sensors")
+    rabbit.take(3)
+    found = {event["payload"]: event["headers"]["rabbitmq.queue"] for event in rabbit.events}
+    assert found == {b"0": "warm", b"1": "warm", b"2": "cold"}
+    rabbit.settle(0, 1, 2)
+    assert rabbit.source.drained()
+    rabbit.close()
+
+
+def test_a_message_that_comes_again_after_a_cut_gets_its_old_sequence(
+    rabbitmq: RabbitMQ, queue: str, open_: Open, cable: Cable
+) -> None:
+    rabbitmq.publish(bodies(*range(6)), queue)
+    rabbit = open_(url=cable.url)
+    rabbit.take(6)
+    rabbit.settle(0)
+    cable.cut()
+    rabbit.step_until(lambda: rabbit.source._deliveries.owed == 5)
+    rabbit.silence()
+    rabbit.settle(1, 2, 4)
+    assert rabbit.source._deliveries.owed == 2
+    rabbit.settle(3, 5)
+    rabbit.close()
+    assert rabbitmq.count(queue) == 0
+    assert rabbit.payloads == bodies(*range(6))
+
+
+def test_what_was_settled_while_the_connection_was_down_is_acknowledged_when_it_comes_again(
+    rabbitmq: RabbitMQ, queue: str, open_: Open, cable: Cable
+) -> None:
+    rabbitmq.publish(bodies(0, 1, 2), queue)
+    rabbit = open_(url=cable.url)
+    rabbit.take(3)
+    cable.cut()
+    rabbit.step_until(lambda: rabbit.source._link is None)
+    rabbit.settle(0, 1, 2)
+    rabbit.step_until(lambda: rabbitmq.count(queue) == 0 and rabbit.source._link is not None)
+    rabbit.silence()
+    rabbit.close()
+    assert rabbitmq.count(queue) == 0
+
+
+def test_events_handed_out_but_not_logged_at_a_cut_are_recognised_too(
+    rabbitmq: RabbitMQ, queue: str, open_: Open, cable: Cable
+) -> None:
+    rabbitmq.publish(bodies(0, 1, 2), queue)
+    rabbit = open_(url=cable.url)
+    waiting = []
+    wait_until(
+        lambda: waiting.append(rabbit.source.receive(10, 0.05)) or sum(map(len, filter(None, waiting))) == 3
+    )
+    cable.cut()
+    wait_until(lambda: rabbit.source.receive(10, 0.02) is None and rabbit.source._deliveries.owed == 3)
+    for events in filter(None, waiting):
+        rabbit.source.logged(rabbit.writer.append(events), len(events))
+    rabbit.writer.sync()
+    rabbit.settle(0, 1, 2)
+    assert rabbit.source.drained()
+    rabbit.close()
+    assert rabbitmq.count(queue) == 0
+
+
+def test_without_message_ids_a_message_that_comes_again_is_a_new_event(
+    rabbitmq: RabbitMQ, queue: str, open_: Open, cable: Cable
+) -> None:
+    rabbitmq.publish(bodies(0, 1), queue, message_id=None)
+    rabbit = open_(url=cable.url)
+    rabbit.take(2)
+    cable.cut()
+    assert rabbit.take(4) == bodies(0, 1, 0, 1)
+
+
+@pytest.mark.parametrize("kind", ["quorum", "classic"])
+def test_a_killed_broker_comes_back_and_nothing_is_lost_or_taken_twice(
+    rabbitmq: RabbitMQ, open_: Open, kind: Any
+) -> None:
+    rabbitmq.declare_queue(f"killed-{kind}", kind)
+    rabbitmq.publish(bodies(*range(100)), f"killed-{kind}")
+    rabbit = open_(queues=f"killed-{kind}")
+    rabbit.take(100)
+    rabbit.settle(*range(50))
+    rabbitmq.kill()
+    rabbit.step_until(lambda: "no connection" in rabbit.source.trouble())
+    rabbitmq.start()
+    rabbit.step_until(lambda: rabbit.source._deliveries.owed == 50)
+    assert rabbit.source.trouble() == ""
+    rabbit.silence()
+    rabbit.settle(*range(50, 100))
+    assert rabbit.source.drained()
+    rabbit.close()
+    assert rabbitmq.count(f"killed-{kind}") == 0
+
+
+def test_tags_of_a_channel_the_broker_has_closed_are_never_used(tmp_path: Path) -> None:
+    with private_rabbitmq(consumer_timeout_ms=1000) as impatient:
+        impatient.declare_queue("slow")
+        impatient.publish(bodies(0, 1, 2), "slow")
+        rabbit = Rabbit(tmp_path, impatient.url, "slow")
+        rabbit.take(3)
+        before = rabbit.source._deliveries
+        rabbit.step_until(lambda: rabbit.source._deliveries is not before)
+        rabbit.settle(0)  # no tag stands for it now
+        rabbit.step_until(lambda: rabbit.source._deliveries.owed == 2)
+        assert before.owed == 3
+        rabbit.settle(1, 2)
+        rabbit.close()
+        assert impatient.count("slow") == 0
+        assert rabbit.payloads == bodies(0, 1, 2)
+        assert "unknown delivery tag" not in impatient.log
+
+
+def test_refusals_go_back_or_to_the_dead_letter_exchange(rabbitmq: RabbitMQ, open_: Open) -> None:
+    rabbitmq.declare_exchange("refused", "fanout")
+    rabbitmq.declare_queue("bad")
+    rabbitmq.bind("bad", "refused", "")
+    rabbitmq.declare_queue("good", arguments={"x-dead-letter-exchange": "refused"})
+    rabbitmq.publish(bodies(0, 1, 2), "good")
+    rabbit = open_(queues="good")
+    rabbit.take(3)
+    rabbit.settle(0, transient=[1], refused=[2])
+    assert rabbit.take(4) == bodies(0, 1, 2, 1)
+    assert rabbit.events[3]["headers"]["rabbitmq.redelivered"] == "true"
+    rabbit.settle(3)
+    rabbit.close()
+    assert (left(rabbitmq, "good"), left(rabbitmq, "bad")) == ([], bodies(2))
+
+
+def test_a_message_is_put_back_only_so_often(rabbitmq: RabbitMQ, open_: Open) -> None:
+    rabbitmq.declare_exchange("refused", "fanout")
+    rabbitmq.declare_queue("bad")
+    rabbitmq.bind("bad", "refused", "")
+    rabbitmq.declare_queue("good", "classic", arguments={"x-dead-letter-exchange": "refused"})
+    rabbitmq.publish(bodies(7), "good", message_id=None)
+    rabbit = open_(queues="good", max_redeliveries=2)
+    for number in range(3):
+        rabbit.take(number + 1)
+        rabbit.settle(transient=[number])
+    rabbitmq.wait_for("bad", 1)
+    rabbit.silence()
+    rabbit.close()
+    assert left(rabbitmq, "good") == []
+
+
+def test_a_refused_message_comes_back_as_a_new_event_also_after_a_crash(
+    rabbitmq: RabbitMQ, queue: str, open_: Open
+) -> None:
+    rabbitmq.publish(bodies(0, 1), queue)
+    rabbit = open_()
+    rabbit.take(2)
+    rabbit.settle(transient=[1])
+    rabbit.crash()  # the message was put back; whether it came again before the crash does not matter
+    seen = len(rabbit.payloads)
+    again = open_()
+    again.settle(*range(2, seen), transient=[1])  # the ledger tells everything again
+    again.take(3)
+    again.settle(0, *range(2, again.log.head()))
+    assert again.payloads[2:] == bodies(1)
+    again.close()
+    assert rabbitmq.count(queue) == 0
+
+
+def test_a_refusal_that_did_not_reach_the_broker_before_a_crash_reaches_it_later(
+    rabbitmq: RabbitMQ, open_: Open
+) -> None:
+    rabbitmq.declare_exchange("refused", "fanout")
+    rabbitmq.declare_queue("bad")
+    rabbitmq.bind("bad", "refused", "")
+    rabbitmq.declare_queue("good", arguments={"x-dead-letter-exchange": "refused"})
+    rabbitmq.publish(bodies(0, 1), "good")
+    rabbit = open_(queues="good")
+    rabbit.take(2)
+    rabbit.crash()
+    again = open_(queues="good")
+    again.settle(0, refused=[1])  # before the messages have come again
+    again.step_until(lambda: rabbitmq.count("bad") == 1)
+    again.silence()
+    again.close()
+    assert rabbitmq.count("good") == 0
+
+
+def test_a_stopped_source_gives_back_what_it_has_not_handed_out(
+    rabbitmq: RabbitMQ, queue: str, open_: Open
+) -> None:
+    rabbitmq.publish(bodies(*range(10)), queue)
+    rabbit = open_()
+    while rabbit.log.head() < 4:
+        rabbit.step(max_events=4 - rabbit.log.head())
+    rabbit.source.stop()
+    rabbitmq.wait_for(queue, 6)
+    rabbit.settle(0, 1, 2, 3)
+    assert rabbit.source.drained()
+    rabbit.close()
+    assert left(rabbitmq, queue) == bodies(*range(4, 10))
+
+
+def test_a_run_that_takes_what_is_there_ends_at_an_empty_queue(
+    rabbitmq: RabbitMQ, queue: str, open_: Open
+) -> None:
+    rabbitmq.publish(bodies(*range(20)), queue)
+    rabbit = open_(once=True, prefetch=5)
+    settled = 0
+    while rabbit.step():
+        rabbit.settle(*range(settled, rabbit.log.head()))
+        settled = rabbit.log.head()
+    assert settled == 20
+    rabbitmq.publish(bodies(99), queue)
+    rabbit.source.tend()
+    assert rabbitmq.count(queue) == 1
+
+
+def test_a_run_that_takes_what_is_there_gives_up_without_a_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("signoff.sources.rabbitmq_source.ONCE_UNREACHABLE_S", 0.5)
+    rabbit = Rabbit(tmp_path, f"amqp://someone:{PASSWORD}@127.0.0.1:{free_port()}/", "q", once=True)
+    with pytest.raises(SourceError, match=r"amqp://someone:\*\*\*@.*Connection refused.*nothing is lost"):
+        rabbit.step_until(lambda: False)
+    rabbit.close()
+
+
+def test_a_source_that_is_held_back_keeps_its_connection(rabbitmq: RabbitMQ, queue: str, open_: Open) -> None:
+    rabbitmq.publish(bodies(0), queue)
+    rabbit = open_(heartbeat=1)
+    rabbit.take(1)
+    link = rabbit.source._link
+    until = time.monotonic() + 3.5
+    while time.monotonic() < until:
+        rabbit.source.tend()
+        time.sleep(0.01)
+    rabbit.settle(0)
+    assert rabbit.source._link is link
+    assert rabbit.source.drained()
+    rabbit.close()
+    assert rabbitmq.count(queue) == 0
+
+
+@pytest.mark.parametrize("what", ["a queue that is not there", "a wrong password"])
+def test_trouble_is_told_without_the_password_and_passes(
+    rabbitmq: RabbitMQ, open_: Open, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rabbitmq.delete_queue("later")
+    wrong = rabbitmq.url.replace(PASSWORD, "wrong-secret")
+    password = what == "a wrong password"
+    rabbit = open_(queues="later", url=wrong if password else rabbitmq.url)
+    rabbit.step_until(rabbit.source.trouble)
+    expected = "ACCESS_REFUSED" if password else "no queue 'later'"
+    assert expected in rabbit.source.trouble()
+    assert "wrong-secret" not in rabbit.source.trouble() + caplog.text
+    assert PASSWORD not in rabbit.source.trouble() + caplog.text
+    if not password:
+        rabbitmq.declare_queue("later")
+        rabbit.step_until(lambda: not rabbit.source.trouble())
+
+
+def test_a_queue_that_is_deleted_is_told_and_found_again(rabbitmq: RabbitMQ, queue: str, open_: Open) -> None:
+    rabbit = open_()
+    rabbit.step_until(lambda: rabbit.source._link is not None)
+    rabbitmq.delete_queue(queue)
+    rabbit.step_until(rabbit.source.trouble)
+    rabbitmq.declare_queue(queue)
+    rabbitmq.publish(bodies(5), queue)
+    assert rabbit.take(1) == bodies(5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"url": "http://x/"}, "no address of a broker"),
+        ({"queues": []}, "at least 1"),
+        ({"queues": ["a", "a"]}, "named twice"),
+        ({"acknowledge": "logged", "acknowledgements": True}, "contradict"),
+        ({"declare": {"bindings": {"a": "x"}}}, "needs declare.exchange"),
+        ({"declare": {"exchange": {"name": "e"}, "bindings": {"b": "x"}}}, "not one of the queues"),
+    ],
+)
+def test_contradictions_are_errors(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RabbitmqConfig.model_validate({"url": "amqp://localhost/", "queues": "a", **fields})
+
+
+def test_acknowledge_is_acknowledgements_in_the_words_of_a_broker() -> None:
+    given = {"url": "amqp://localhost/", "queues": "a"}
+    assert RabbitmqConfig.model_validate(given).acknowledgements is None
+    assert RabbitmqConfig.model_validate({**given, "acknowledge": "logged"}).acknowledgements is False
+    assert RabbitmqConfig.model_validate({**given, "acknowledge": "settled"}).acknowledgements is True

@@ -1,0 +1,93 @@
+"""Recognising messages, and the durable note of refusals."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pyroaring import BitMap64
+
+from signoff.sources.events import event_batch, piece
+from signoff.sources.rabbitmq_redelivery import Orphans, Refusal, Refusals, digest
+
+
+def orphans(*messages: tuple[str | None, bytes], first: int = 10, without: tuple[int, ...] = ()) -> Orphans:
+    made = Orphans()
+    ids, bodies = zip(*messages, strict=True)
+    made.add(first, event_batch(piece(bodies, range(len(bodies)), {}), message_ids=ids), BitMap64(without))
+    return made
+
+
+def test_a_message_is_recognised_once() -> None:
+    known = orphans(("a", b"1"), ("b", b"2"))
+    assert known.claim("b", b"2") == 11
+    assert known.claim("b", b"2") is None
+    assert known.claim("a", b"1") == 10
+    assert not known
+
+
+def test_the_same_id_with_another_body_is_another_message() -> None:
+    assert orphans(("a", b"1")).claim("a", b"2") is None
+
+
+def test_a_message_without_an_id_is_never_recognised() -> None:
+    assert not orphans((None, b"1"))
+
+
+def test_a_message_published_twice_is_recognised_twice() -> None:
+    known = orphans(("a", b"1"), ("a", b"1"), ("a", b"1"))
+    assert len(known) == 3
+    assert {known.claim("a", b"1") for _ in range(3)} == {10, 11, 12}
+    assert known.claim("a", b"1") is None
+
+
+def test_a_refused_event_is_no_orphan() -> None:
+    assert orphans(("a", b"1"), ("b", b"2"), without=(10,)).claim("a", b"1") is None
+
+
+def test_settled_events_are_forgotten_and_owed_ones_are_not() -> None:
+    known = orphans(("a", b"1"), ("a", b"1"), ("b", b"2"), ("c", b"3"))
+    known.forget(BitMap64([12]), below=11)
+    assert (known.claim("a", b"1"), known.claim("b", b"2"), known.claim("c", b"3")) == (11, None, 13)
+    assert not known
+
+
+def test_refusals_outlive_the_process(tmp_path: Path) -> None:
+    notes = Refusals(tmp_path / "note", 0)
+    notes.note([Refusal(5, digest("a", b"1"), 1), Refusal(6, "", 0)])
+    again = Refusals(tmp_path / "note", 0)
+    assert again.sequences == BitMap64([5, 6])
+    assert again.requeued(digest("a", b"1")) == 1
+    assert again.requeued("") == 0
+    notes.close()
+    again.close()
+
+
+def test_a_line_torn_by_a_crash_does_not_count(tmp_path: Path) -> None:
+    notes = Refusals(tmp_path / "note", 0)
+    notes.note([Refusal(5, "x", 1), Refusal(6, "y", 1)])
+    notes.close()
+    os.truncate(tmp_path / "note", (tmp_path / "note").stat().st_size - 4)
+    again = Refusals(tmp_path / "note", 0)
+    assert again.sequences == BitMap64([5])
+    again.note([Refusal(7, "z", 1)])
+    again.close()
+    third = Refusals(tmp_path / "note", 0)
+    assert third.sequences == BitMap64([5, 7])
+    third.close()
+
+
+def test_a_note_that_cannot_be_written_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = Refusals(tmp_path / "note", 0)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", _no_room)
+        with pytest.raises(OSError):
+            notes.note([Refusal(5, "x", 1)])
+    assert not notes.sequences
+    assert (tmp_path / "note").stat().st_size == 0
+    notes.close()
+
+
+def _no_room(_: int) -> None:
+    raise OSError(28, "No space left on device")
