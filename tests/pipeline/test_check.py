@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from signoff.catalog import default
+from signoff.pipeline.load import load
 from tests.pipeline.toys import GOOD, graph_of, only_problem, problems_of, said
 
 
@@ -101,6 +103,40 @@ def test_an_output_nobody_reads_is_a_warning_only(tmp_path: Path) -> None:
     assert said(warning).startswith(
         'alarms.yaml:14 [unused-output] nothing reads the output "low" of transform "kinds"'
     )
+
+
+RABBIT = """
+name: alarms
+sources:
+  incoming: {type: rabbitmq, url: "amqp://localhost/", queues: [a]%s}
+sinks:
+  out:
+    type: console
+    input: incoming
+    retry: {%s}
+"""
+
+
+def rabbit_warnings(tmp_path: Path, source: str, retry: str) -> list[str]:
+    file = tmp_path / "alarms.yaml"
+    file.write_text(RABBIT % (source, retry))
+    return [said(warning) for warning in load(file, default()).warnings]
+
+
+def test_a_sink_that_may_retry_for_longer_than_the_broker_waits_is_a_warning(tmp_path: Path) -> None:
+    (warning,) = rabbit_warnings(tmp_path, "", "attempts: 100")
+    assert warning.startswith(
+        'alarms.yaml:9 [consumer-timeout] sink "out" may retry for 2751.1 s (100 attempts, waits up to '
+        '30000 ms), but source "incoming" gets its events again after 1800 s'
+    )
+    assert rabbit_warnings(tmp_path, "", "attempts: 50") == []
+    assert rabbit_warnings(tmp_path, ", acknowledge: logged", "attempts: 100") == []
+
+
+def test_a_sink_that_asks_for_ever_is_a_warning_where_the_source_names_its_timeout(tmp_path: Path) -> None:
+    assert rabbit_warnings(tmp_path, "", "max_ms: 30000") == []
+    (warning,) = rabbit_warnings(tmp_path, ", consumer_timeout: 10m", "max_ms: 30000")
+    assert "asks for ever" in warning and "600 s" in warning
 
 
 def test_sources_transforms_and_sinks_share_one_set_of_names(tmp_path: Path) -> None:

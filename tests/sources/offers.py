@@ -19,7 +19,9 @@ from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, So
 from signoff.sources.files import FilesConfig
 from signoff.sources.generate import GenerateConfig
 from signoff.sources.http import ADDRESS_FILE, HttpConfig
+from signoff.sources.rabbitmq import RabbitmqConfig
 from signoff.sources.stdin import StdinConfig, StdinSource
+from tests.brokers import RabbitMQ
 
 
 class Offer(ABC):
@@ -145,7 +147,30 @@ class HttpOffer(Offer):
             thread.join(10)
 
 
-OFFERS = {"files": FilesOffer, "generate": GenerateOffer, "http": HttpOffer, "stdin": StdinOffer}
+class RabbitmqOffer(Offer):
+    reads_again = False
+    """Without its log, it does not recognise what is in there and gives that again as well."""
+    broker: RabbitMQ
+    """Set by whoever has one."""
+
+    def __init__(self, base: Path) -> None:
+        super().__init__(base)
+        self.broker.declare_queue("offered")
+
+    def config(self) -> SourceConfig:
+        return RabbitmqConfig.model_validate({"url": self.broker.url, "queues": "offered"})
+
+    def offer(self, payloads: list[bytes]) -> None:
+        self.broker.publish(payloads, "offered")
+
+
+OFFERS = {
+    "files": FilesOffer,
+    "generate": GenerateOffer,
+    "http": HttpOffer,
+    "rabbitmq": RabbitmqOffer,
+    "stdin": StdinOffer,
+}
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:

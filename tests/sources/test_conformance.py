@@ -10,11 +10,23 @@ import pytest
 from signoff.intake import Job
 from signoff.sources import TYPES
 from signoff.sources.contract import EVENT_SCHEMA, Resume, Settlement
-from tests.sources.offers import OFFERS, Offer, acknowledged, drain, log, payloads, receive, resume_after
+from tests.sources.offers import (
+    OFFERS,
+    Offer,
+    RabbitmqOffer,
+    acknowledged,
+    drain,
+    log,
+    payloads,
+    receive,
+    resume_after,
+)
 
 
 @pytest.fixture(params=sorted(OFFERS))
 def offer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Offer]:
+    if request.param == "rabbitmq":
+        RabbitmqOffer.broker = request.getfixturevalue("rabbitmq")
     made = OFFERS[request.param](tmp_path)
     yield made
     made.finish()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from signoff.errors import PipelineError, Problem
@@ -43,8 +43,9 @@ def check(draft: Draft, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
     checker.targets()
     if checker.problems or settings is None:
         raise PipelineError(_in_order(checker.problems, draft.file))
-    nodes = checker.ordered()
-    return Graph(settings, draft.file, draft.base, nodes, tuple(_in_order(checker.warnings, draft.file)))
+    graph = Graph(settings, draft.file, draft.base, checker.ordered())
+    checker.patience(graph)
+    return replace(graph, warnings=tuple(_in_order(checker.warnings, draft.file)))
 
 
 def _in_order(problems: list[Problem], file: str) -> list[Problem]:
@@ -290,6 +291,37 @@ class _Checker:
                 message = f"{node.label} writes to the same place as {other.label}"
                 hint = "give each its own, or make them one sink with several inputs"
                 self.problems.append(node.problem("same-target", message, hint=hint))
+
+    def patience(self, graph: Graph) -> None:
+        """Compare how long a source's other side waits for an answer with how long a sink may retry.
+
+        Only a warning: what is delivered again is recognised. That a sink asks for ever is said only
+        where the source names its patience, or every pipeline would be warned.
+        """
+        for name, source in graph.sources.items():
+            config = source.config
+            assert isinstance(config, SourceConfig)
+            patience = config.patience_s
+            if patience is None or not graph.acknowledges(name):
+                continue
+            for sink in sorted(graph.downstream(name) & graph.sinks.keys()):
+                self._compare(self.nodes[name], patience, sink, config.patience_named)
+
+    def _compare(self, source: DraftNode, patience: float, sink: str, named: bool) -> None:
+        config, node = self.configs[sink], self.nodes[sink]
+        assert isinstance(config, SinkConfig)
+        longest, retry = config.retry.longest_s, config.retry
+        if longest is None and named:
+            may = "asks for ever (retry.attempts: null)"
+        elif longest is not None and longest > patience:
+            may = f"may retry for {longest:g} s ({retry.attempts} attempts, waits up to {retry.max_ms} ms)"
+        else:
+            return
+        message = f"{node.label} {may}, but {source.label} gets its events again after {patience:g} s"
+        hint = (
+            "raise the timeout at the broker and here, or retry less; messages with an id are not taken twice"
+        )
+        self.warnings.append(node.problem("consumer-timeout", message, at="retry", hint=hint))
 
     def ordered(self) -> dict[str, Node]:
         """The nodes, each after those it reads, else in the order of the file."""

@@ -103,6 +103,11 @@ class SourceConfig(NodeConfig):
         """How long the other side waits for an acknowledgement before it delivers again; None: for ever."""
         return None
 
+    @property
+    def patience_named(self) -> bool:
+        """Whether the user said so, and it is not only what most brokers have."""
+        return False
+
 
 class InputsConfig(NodeConfig):
     """A node that is fed by others: `input` for one, `inputs` for several."""
@@ -143,6 +148,15 @@ class Retry(Config):
     """Wait before the second try; it doubles with each further one, with jitter."""
     max_ms: int = Field(default=30_000, ge=0)
     """Longest wait between two tries."""
+
+    @property
+    def longest_s(self) -> float | None:
+        """The waits between all tries together, at most; None when there is no last try."""
+        if self.attempts is None:
+            return None
+        growing = min(self.attempts - 1, 40)
+        waits = [min(self.initial_ms * 2.0**number, self.max_ms) for number in range(growing)]
+        return (sum(waits) + (self.attempts - 1 - growing) * self.max_ms) / 1000
 
 
 class SinkConfig(InputsConfig):

@@ -133,6 +133,14 @@ CODES: dict[str, Code] = {
         "Remove the field; such a source takes part without.",
         'alarms.yaml:5 [cannot-acknowledge] source "lines" (stdin) cannot be acknowledged',
     ),
+    "consumer-timeout": Code(
+        "A warning: a sink may retry for longer than the broker of a source waits for an acknowledgement. "
+        "It then closes the channel and delivers again. A message with an id is recognised; one without "
+        "is a new event.",
+        "Raise `consumer_timeout` at the broker and in the source, or lower the sink's `retry`.",
+        'alarms.yaml:30 [consumer-timeout] sink "table" may retry for 2751.1 s (100 attempts, waits up to '
+        '30000 ms), but source "incoming" gets its events again after 1800 s',
+    ),
     "secret-not-set": Code(
         "A `${NAME}` is not set in the environment, or the file of a `${file:PATH}` cannot be read.",
         "Set it, or give a default: `${NAME:-default}`. A plain `${` is written `$${`.",

@@ -126,6 +126,10 @@ class RabbitmqConfig(SourceConfig):
     def patience_s(self) -> float | None:
         return self.consumer_timeout
 
+    @property
+    def patience_named(self) -> bool:
+        return "consumer_timeout" in self.model_fields_set
+
     def build(self, base: Path) -> Source:
         try:  # loaded here: whoever only reads a pipeline needs no client
             from signoff.sources.rabbitmq_source import RabbitmqSource

@@ -1,0 +1,152 @@
+"""The real intake process with the RabbitMQ source, a real broker, a real log and a real ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyroaring import BitMap64
+
+from signoff.ledger import Ledger, Outcome, RowOutcome, RowRef, SinkState
+from signoff.log import trim
+from signoff.pipeline.model import LogSettings
+from signoff.sources.rabbitmq import RabbitmqConfig
+from tests.brokers import PASSWORD, RabbitMQ
+from tests.intake.processes import IntakeProcess, logged, settle
+from tests.servers import wait_until
+
+MIB = 1024**2
+
+
+@pytest.fixture
+def queue(rabbitmq: RabbitMQ) -> str:
+    rabbitmq.declare_queue("intake")
+    return "intake"
+
+
+def config(rabbitmq: RabbitMQ, **fields: Any) -> RabbitmqConfig:
+    return RabbitmqConfig.model_validate({"url": rabbitmq.url, "queues": "intake", **fields})
+
+
+def numbered(*numbers: int) -> list[bytes]:
+    return [b"%d" % number for number in numbers]
+
+
+def give_up(base: Path, start: int, end: int, sequences: Iterable[int]) -> None:
+    """What the engine records of events whose sink has failed for the last time."""
+    outcomes = [
+        RowOutcome(RowRef(n), "archive", Outcome.REFUSED, "gave up", transient=True) for n in sequences
+    ]
+    delivered = BitMap64(range(start, end)) - BitMap64(sequences)
+    with Ledger(base / "state" / "ledger.db") as ledger:
+        ledger.open_batch("incoming", start, end, ["archive"])
+        ledger.record(
+            "incoming", start, end, delivered=delivered, outcomes=outcomes,
+            sinks={"archive": SinkState(done=True)}, owed=BitMap64(),
+        )  # fmt: skip
+
+
+@pytest.mark.crash
+def test_messages_of_a_killed_intake_keep_their_sequences(
+    rabbitmq: RabbitMQ, queue: str, tmp_path: Path
+) -> None:
+    rabbitmq.publish(numbered(*range(2000)), queue)
+    with IntakeProcess(tmp_path, config(rabbitmq)) as intake:
+        intake.wait_for_events(2000)
+        settle(tmp_path, 0, 500)
+        intake.wait_for(lambda status: status.settled_sequence == 500)
+        intake.kill()
+    rabbitmq.wait_for(queue, 1500)
+    with IntakeProcess(tmp_path, config(rabbitmq)) as intake:
+        intake.wait_for(lambda status: status.settled_sequence == 500)
+        rabbitmq.publish(numbered(2000), queue, message_id=lambda _: "later")
+        intake.wait_for_events(2001)
+        settle(tmp_path, 500, 2001)
+        intake.wait_for(lambda status: status.settled_sequence == 2001)
+        intake.stop()
+        intake.wait_for(lambda status: status.drained)
+        assert intake.end() == 0
+    assert logged(tmp_path) == numbered(*range(2001))
+    assert rabbitmq.count(queue) == 0
+
+
+@pytest.mark.crash
+def test_what_was_put_back_is_a_new_event_also_for_the_next_process(
+    rabbitmq: RabbitMQ, queue: str, tmp_path: Path
+) -> None:
+    rabbitmq.publish(numbered(0, 1, 2), queue)
+    with IntakeProcess(tmp_path, config(rabbitmq)) as intake:
+        intake.wait_for_events(3)
+        intake.stop()  # so that the message that goes back stays in the queue
+        intake.wait_for_state("stopped")
+        give_up(tmp_path, 0, 3, [1])
+        rabbitmq.wait_for(queue, 1)
+        intake.kill()
+    with IntakeProcess(tmp_path, config(rabbitmq)) as intake:
+        intake.wait_for_events(4)
+        settle(tmp_path, 3, 4)
+        intake.stop()
+        intake.wait_for(lambda status: status.drained)
+        assert intake.end() == 0
+    assert logged(tmp_path) == numbered(0, 1, 2, 1)
+    assert rabbitmq.count(queue) == 0
+
+
+def test_messages_are_acknowledged_as_soon_as_they_are_logged_if_asked(
+    rabbitmq: RabbitMQ, queue: str, tmp_path: Path
+) -> None:
+    rabbitmq.publish(numbered(*range(100)), queue)
+    with IntakeProcess(tmp_path, config(rabbitmq, acknowledge="logged"), acknowledges=False) as intake:
+        intake.wait_for(lambda status: status.settled_sequence == 100)
+        intake.stop()
+        intake.wait_for(lambda status: status.drained)
+        intake.kill()
+    assert rabbitmq.count(queue) == 0
+    assert logged(tmp_path) == numbered(*range(100))
+
+
+def test_a_run_that_takes_what_is_there_ends_and_drains(
+    rabbitmq: RabbitMQ, queue: str, tmp_path: Path
+) -> None:
+    rabbitmq.publish(numbered(*range(50)), queue)
+    with IntakeProcess(tmp_path, config(rabbitmq), once=True) as intake:
+        intake.wait_for_state("ended")
+        settle(tmp_path, 0, 50)
+        intake.wait_for(lambda status: status.drained)
+        assert intake.end() == 0
+    assert rabbitmq.count(queue) == 0
+
+
+def test_a_full_log_holds_the_source_back_and_keeps_its_connection(
+    rabbitmq: RabbitMQ, queue: str, tmp_path: Path
+) -> None:
+    rabbitmq.publish([b"%05d" % n + b"x" * 2000 for n in range(1500)], queue)
+    log = LogSettings(max_bytes=MIB, segment_bytes=64 * 1024)
+    with IntakeProcess(tmp_path, config(rabbitmq, heartbeat=1, prefetch=1500, log=log)) as intake:
+        head = intake.wait_for_state("held").durable_sequence
+        with pytest.raises(AssertionError):  # for more than two heartbeats
+            rabbitmq.wait_for(queue, 1500, timeout_s=3.0)
+        for _ in range(10):
+            start = 0
+            settle(tmp_path, start, head)
+            break
+        trim(intake.job.log_directory, head, spare=200_000, room_bytes=MIB // 2)
+        intake.wait_for(lambda status: status.durable_sequence > head)
+        assert intake.status.settled_sequence == head
+
+
+def test_the_password_is_in_no_status_and_no_error(rabbitmq: RabbitMQ, queue: str, tmp_path: Path) -> None:
+    wrong = rabbitmq.url.replace(PASSWORD, "incorrect-horse")
+    with IntakeProcess(tmp_path, config(rabbitmq, url=wrong)) as intake:
+        status = intake.wait_for(lambda now: "ACCESS_REFUSED" in now.reason)
+        assert "tester:***@" in status.reason
+        file = intake.job.directory / "status.json"
+        assert "incorrect-horse" not in file.read_text()
+        intake.process.stdin.close()
+        intake.process.wait(30)
+        said = intake.error()
+        assert "ACCESS_REFUSED" in said
+        assert "incorrect-horse" not in said
+    wait_until(file.exists)
