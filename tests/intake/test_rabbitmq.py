@@ -15,7 +15,6 @@ from signoff.pipeline.model import LogSettings
 from signoff.sources.rabbitmq import RabbitmqConfig
 from tests.brokers import PASSWORD, RabbitMQ
 from tests.intake.processes import IntakeProcess, logged, settle
-from tests.servers import wait_until
 
 MIB = 1024**2
 
@@ -126,12 +125,9 @@ def test_a_full_log_holds_the_source_back_and_keeps_its_connection(
     log = LogSettings(max_bytes=MIB, segment_bytes=64 * 1024)
     with IntakeProcess(tmp_path, config(rabbitmq, heartbeat=1, prefetch=1500, log=log)) as intake:
         head = intake.wait_for_state("held").durable_sequence
-        with pytest.raises(AssertionError):  # for more than two heartbeats
+        with pytest.raises(AssertionError):  # a lost connection would give the messages back
             rabbitmq.wait_for(queue, 1500, timeout_s=3.0)
-        for _ in range(10):
-            start = 0
-            settle(tmp_path, start, head)
-            break
+        settle(tmp_path, 0, head)
         trim(intake.job.log_directory, head, spare=200_000, room_bytes=MIB // 2)
         intake.wait_for(lambda status: status.durable_sequence > head)
         assert intake.status.settled_sequence == head
@@ -149,4 +145,3 @@ def test_the_password_is_in_no_status_and_no_error(rabbitmq: RabbitMQ, queue: st
         said = intake.error()
         assert "ACCESS_REFUSED" in said
         assert "incorrect-horse" not in said
-    wait_until(file.exists)

@@ -12,7 +12,7 @@ import pytest
 from pyroaring import BitMap64
 
 from signoff.errors import StateError
-from signoff.ledger import Account, Ledger, Outcome, RowOutcome, RowRef, SinkState
+from signoff.ledger import Account, Follower, Ledger, Outcome, RowOutcome, RowRef, SinkState
 from signoff.ledger.sequences import describe, from_bytes, from_numpy, from_range, ranges, to_bytes
 from tests.ledger.attempts import attempt
 
@@ -144,6 +144,20 @@ def test_file_of_another_format_is_refused_with_what_to_do(state: Path) -> None:
     other.close()
     with pytest.raises(StateError, match="format 99"):
         Ledger(state / "ledger.db")
+
+
+def test_file_of_the_format_before_is_brought_up_to_date(ledger: Ledger, state: Path) -> None:
+    attempt(ledger, 0, 2, delivered=[0], refused=[1])
+    ledger.close()
+    with sqlite3.connect(state / "ledger.db") as old:
+        old.execute("ALTER TABLE exceptions DROP COLUMN transient")
+        old.execute("PRAGMA user_version=1")
+    old.close()
+    with Ledger(state / "ledger.db") as again:
+        assert [row.outcome for row in again.rows("incoming", 1)] == [Outcome.REFUSED]
+        assert set(Follower(again, "incoming").poll().refused) == {1}
+    with Ledger(state / "ledger.db") as third:
+        assert third.account("incoming", 2).refused == 1
 
 
 def test_file_that_is_no_database_is_refused(state: Path) -> None:

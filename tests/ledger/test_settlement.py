@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from signoff.ledger import Follower, Ledger
+from pyroaring import BitMap64
+
+from signoff.ledger import Follower, Ledger, Outcome, RowOutcome, RowRef, SinkState
 from tests.ledger.attempts import attempt
 
 
@@ -19,6 +21,30 @@ def test_follower_hands_out_each_origin_once(ledger: Ledger) -> None:
     attempt(ledger, 0, 4, delivered=[1])
     assert set(follower.poll().acknowledged) == {1}
     assert follower.upto == 4
+
+
+def test_a_refusal_is_transient_only_if_no_row_was_refused_for_good(state: Path) -> None:
+    rows = [
+        RowOutcome(RowRef(0), "archive", Outcome.REFUSED, "gave up", transient=True),
+        RowOutcome(RowRef(1), "archive", Outcome.REFUSED, "never"),
+        RowOutcome(RowRef(2, "0"), "archive", Outcome.REFUSED, "gave up", transient=True),
+        RowOutcome(RowRef(2, "1"), "archive", Outcome.REFUSED, "never"),
+    ]
+    with Ledger(state / "ledger.db", keep_batches=2) as ledger:
+        follower = Follower(ledger, "incoming")
+        ledger.open_batch("incoming", 0, 4, ["archive"])
+        ledger.record(
+            "incoming", 0, 4, delivered=BitMap64([3]), outcomes=rows,
+            sinks={"archive": SinkState(done=True)}, owed=BitMap64(),
+        )  # fmt: skip
+        settled = follower.poll()
+        assert set(settled.refused) == {0, 1, 2}
+        assert set(settled.transient) == {0}
+        follower.confirm()
+        for start in range(4, 20):
+            attempt(ledger, start, start + 1, delivered=[start])
+        assert ledger.folded_upto("incoming") > 4
+        assert set(Follower(ledger, "incoming").poll().transient) == {0}
 
 
 def test_dead_lettered_and_dropped_events_are_acknowledged(ledger: Ledger) -> None:

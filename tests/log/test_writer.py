@@ -160,6 +160,33 @@ def test_full_log_takes_nothing_until_it_is_trimmed(directory: Path) -> None:
     writer.close()
 
 
+def test_settled_events_that_are_to_be_remembered_stay_while_there_is_room(directory: Path) -> None:
+    writer = LogWriter(directory, small_settings(max_bytes=4 * 1024**2))
+    for _ in range(60):
+        writer.append(numbered(writer.next_sequence, 100, size=100))
+        writer.sync()
+    settled = writer.next_sequence
+    trim(directory, settled, spare=2000, room_bytes=2 * 1024**2)
+    assert 0 < LogReader(directory).first() <= settled - 2000
+    before = LogReader(directory).first()
+    assert trim(directory, settled, spare=2000, room_bytes=2 * 1024**2) == 0
+    trim(directory, settled, spare=2000, room_bytes=256 * 1024)
+    assert before < LogReader(directory).first()
+    assert writer.size_bytes <= 256 * 1024
+    assert trim(directory, before, spare=0) == 0
+    writer.close()
+
+
+def test_a_full_log_never_keeps_what_is_settled(directory: Path) -> None:
+    settings = small_settings(max_bytes=1024**2)
+    writer = LogWriter(directory, settings)
+    for _ in range(500):
+        writer.append(numbered(writer.next_sequence, 100, size=100))
+        writer.sync()
+        trim(directory, writer.durable_sequence, spare=10**9, room_bytes=settings.max_bytes // 2)
+    writer.close()
+
+
 def test_events_not_synced_yet_count_towards_the_limit(directory: Path) -> None:
     writer = LogWriter(directory, small_settings(max_bytes=1024**2))
     with pytest.raises(LogFull):

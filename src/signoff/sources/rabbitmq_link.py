@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pika
+from pika.adapters.utils.connection_workflow import AMQPConnectorException, AMQPConnectorStackTimeout
 from pika.exceptions import (
     AMQPError,
     ChannelClosedByBroker,
     ConnectionClosedByBroker,
     ConnectionOpenAborted,
+    StreamLostError,
 )
 
 from signoff.pipeline.secrets import redact
@@ -107,7 +109,16 @@ class Link:
             with suppress(AMQPError), self._within(CLOSE_S):
                 self._connection.close()
         except OSError:
-            self._connection._impl._transport.abort()
+            self._abort()
+
+    def _abort(self) -> None:
+        """Let go of the socket without a word; pika closes it in the next turn of its loop."""
+        inner: Any = self._connection._impl
+        inner._terminate_stream(StreamLostError("given up"))
+        with suppress(AMQPError, OSError):
+            inner.ioloop.poll()
+            inner.ioloop.process_timeouts()
+        inner.ioloop.close()
 
     @contextmanager
     def _within(self, seconds: float) -> Iterator[None]:
@@ -186,7 +197,7 @@ def _parameters(config: RabbitmqConfig, name: str) -> Any:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except (AMQPError, OSError, ValueError) as error:
+    except (AMQPError, AMQPConnectorException, OSError, ValueError) as error:
         raise LinkLost(redact(_describe(error))) from None
 
 
@@ -194,6 +205,8 @@ def _describe(error: BaseException) -> str:
     """The reason at the bottom of pika's exceptions, which wrap each other in their arguments."""
     if isinstance(error, ChannelClosedByBroker | ConnectionClosedByBroker):
         return str(error.reply_text)
+    if isinstance(error, AMQPConnectorStackTimeout):
+        return "the broker does not answer"
     for inner in error.args:
         if isinstance(inner, BaseException):
             return _describe(inner)
