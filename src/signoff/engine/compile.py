@@ -36,6 +36,7 @@ from signoff.transforms.frame import (
 
 SOURCE_COLUMNS = ("payload", "headers", "message_id", "received_at")
 """What transforms see of an event before anything is parsed."""
+_BARRIER = "__barrier"
 
 
 @dataclass(frozen=True)
@@ -231,7 +232,11 @@ class _Compiler:
             if not any(c in alive or c in reasons for c in columns):
                 continue
             somewhere = reduce(Column.__or__, self._somewhere(frame, alive, reasons))
-            parts.append(frame.df.where(somewhere).select(SEQUENCE, CHILD, *columns))
+            # Spark moves a filter down through projections that are deterministic, and would then compute in it
+            # once more what it asks for: parse every event twice, call a user's function twice.
+            barred = frame.df.withColumn(_BARRIER, F.spark_partition_id())
+            chosen = barred.where(somewhere & (F.col(_BARRIER) >= F.lit(0)))
+            parts.append(chosen.select(SEQUENCE, CHILD, *columns))
         df = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
         return Plan(
             df=df,

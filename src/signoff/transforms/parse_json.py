@@ -19,11 +19,11 @@ from signoff.transforms.contract import FieldError, Step, Transform
 from signoff.transforms.frame import View
 
 _CORRUPT = "__corrupt"
-# Flat JSON, which is most, has nothing behind its first closing brace. Where something stands, Spark's
-# parsers stop at the end of the first value and pass over the rest, `try_parse_json` as well; so the text is
-# put into an array and into an object, of which it must be the only element. Nothing that follows a value
-# fits into both.
-_BEHIND = r"\}\s*\S"
+# Flat JSON, which is most, has one closing brace, at its end. For the rest: Spark's parsers stop at the end of
+# the first value and pass over what follows, `try_parse_json` as well; so the text is put into an array and
+# into an object, of which it must be the only element. Nothing that follows a value fits into both.
+_FLAT_OBJECT = r"^\s*\{[^}]*\}\s*$"
+_OBJECT = r"^\s*\{"
 
 
 class ParseJsonConfig(Transform):
@@ -50,10 +50,8 @@ class ParseJsonConfig(Transform):
         with_corrupt = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
         value = frame.compute(view, {"value": F.from_json(text, with_corrupt, options)})["value"]
         parsed = View(frame, view.alive, {**view.columns, "__value": value})
-        behind = (F.substring(F.rtrim(text), -1, 1) != F.lit("}")) | (
-            F.rlike(text, F.lit(_BEHIND)) & ~F.coalesce(_alone(text), F.lit(False))
-        )
-        bad = F.col(value).isNull() | F.col(value)[_CORRUPT].isNotNull() | behind
+        whole = F.rlike(text, F.lit(_FLAT_OBJECT)) | (F.rlike(text, F.lit(_OBJECT)) & _alone(text))
+        bad = F.col(value).isNull() | F.col(value)[_CORRUPT].isNotNull() | ~whole
         reason = F.when(bad, F.coalesce(text, F.lit("")))
         error = frame.compute(parsed, {"error": reason})["error"]
         frame.add_error(step.name, error, self.on_error, _Describe(schema, self.timestamp_format))
@@ -64,7 +62,7 @@ def _alone(text: Column) -> Column:
     """Whether a text is one JSON value and nothing else."""
     in_array = F.json_array_length(F.concat(F.lit("["), text, F.lit("]")))
     in_object = F.json_object_keys(F.concat(F.lit('{"":'), text, F.lit("}")))
-    return (in_array == F.lit(1)) & (F.size(in_object) == F.lit(1))
+    return F.coalesce((in_array == F.lit(1)) & (F.size(in_object) == F.lit(1)), F.lit(False))
 
 
 def parsed_view(
