@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from signoff.engine.check import check
 from signoff.engine.compile import compile_source
 from signoff.log import LogWriter
 from signoff.log.spark import read_range
 from signoff.pipeline.builder import Pipeline
+from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import LogSettings
 
 pytestmark = pytest.mark.spark
@@ -25,11 +27,44 @@ def test_an_event_is_parsed_once_although_a_filter_asks_for_its_fields(
     pipeline.transform("parsed", f"parse_{kind}", input="incoming", schema="a INT, b INT, c STRING")
     pipeline.transform("chosen", "filter", input="parsed", where="a < 3 AND b > 1")
     pipeline.sink("out", "files", input="chosen", path="out")
-    LogWriter(tmp_path / "log", LogSettings()).close()
-    rows = read_range(spark, tmp_path / "log", 0, 0, encoding="utf-8")
 
-    plan = compile_source(pipeline.graph(), "incoming", rows, streaming=False)
+    plan = compile_source(pipeline.graph(), "incoming", _nothing(spark, tmp_path), streaming=False)
 
     assert plan is not None
     made = plan.df._jdf.queryExecution().executedPlan().toString()
     assert made.count(f"from_{kind}(") == 1, made
+
+
+def test_what_a_sink_wants_computed_stands_behind_the_columns_of_the_row(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    graph = _published(tmp_path, routing_key="concat('sensor.', a)")
+
+    plan = compile_source(graph, "incoming", _nothing(spark, tmp_path), streaming=False)
+
+    assert plan is not None
+    assert list(plan.sinks["out"].schema) == ["a", "b", "_routing_key"]
+    ((_, physical),) = [pair for pair in plan.sinks["out"].deliveries[0].columns if pair[0] == "_routing_key"]
+    assert dict(plan.df.dtypes)[str(physical)] == "string"
+
+
+def test_an_expression_of_a_sink_that_does_not_resolve_is_reported_as_the_sinks(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (problem,) = check(_published(tmp_path, routing_key="concat('sensor.', sensr)"), spark)
+
+    assert problem.code == "unresolved-column"
+    assert 'sink "out"' in problem.message and "sensr" in problem.message
+
+
+def _published(tmp_path: Path, routing_key: str) -> Graph:
+    pipeline = Pipeline("p", state=str(tmp_path / "state"), base=tmp_path)
+    pipeline.source("incoming", "generate", count=1)
+    pipeline.transform("parsed", "parse_json", input="incoming", schema="a INT, b INT")
+    pipeline.sink("out", "rabbitmq", input="parsed", url="amqp://localhost", routing_key=routing_key)
+    return pipeline.graph()
+
+
+def _nothing(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    LogWriter(tmp_path / "log", LogSettings()).close()
+    return read_range(spark, tmp_path / "log", 0, 0, encoding="utf-8")

@@ -20,7 +20,7 @@ from pyspark.sql.types import DataType
 
 from signoff.errors import PipelineError, Problem
 from signoff.pipeline.graph import Graph, Node, Port
-from signoff.pipeline.model import OnFailure
+from signoff.pipeline.model import OnFailure, SinkConfig
 from signoff.transforms.contract import FieldError, Step, Transform
 from signoff.transforms.frame import (
     CHILD,
@@ -200,7 +200,7 @@ class _Compiler:
                 view.frame.pending.append(view.alive)
 
     def _sink(self, node: Node) -> SinkPlan:
-        views = self._inputs(node)
+        views = {name: self._with_expressions(node, view) for name, view in self._inputs(node).items()}
         schema = unified({name: view.frame.schema_of(view) for name, view in views.items()})
         deliveries = tuple(
             Delivery(
@@ -211,6 +211,16 @@ class _Compiler:
             for name, view in views.items()
         )
         return SinkPlan(node.name, deliveries, schema)
+
+    @staticmethod
+    def _with_expressions(node: Node, view: View) -> View:
+        """The view and, as columns of it, what the sink wants computed of each row."""
+        assert isinstance(node.config, SinkConfig)
+        wanted = node.config.expressions()
+        if not wanted:
+            return view
+        values = {name: F.expr(expression).cast("string") for name, expression in wanted.items()}
+        return View(view.frame, view.alive, {**view.columns, **view.frame.compute(view, values)})
 
     def _plan(self, sinks: Mapping[str, SinkPlan]) -> Plan:
         frames: dict[int, Frame] = {id(view.frame): view.frame for view in self.views.values()}
@@ -232,8 +242,8 @@ class _Compiler:
             if not any(c in alive or c in reasons for c in columns):
                 continue
             somewhere = reduce(Column.__or__, self._somewhere(frame, alive, reasons))
-            # Spark moves a filter down through projections that are deterministic, and would then compute in it
-            # once more what it asks for: parse every event twice, call a user's function twice.
+            # Spark moves a filter down through deterministic projections, and would then compute in it once
+            # more what it asks for: parse every event twice, call a user's function twice.
             barred = frame.df.withColumn(_BARRIER, F.spark_partition_id())
             chosen = barred.where(somewhere & (F.col(_BARRIER) >= F.lit(0)))
             parts.append(chosen.select(SEQUENCE, CHILD, *columns))
@@ -273,7 +283,7 @@ def _ancestors(graph: Graph, name: str) -> set[str]:
 
 
 def _expression_field(node: Node) -> str:
-    for field in ("where", "routes", "columns", "column", "key", "function", "schema"):
+    for field in ("where", "routes", "columns", "column", "key", "function", "schema", "routing_key"):
         if field in node.field_lines:
             return field
     return "type"

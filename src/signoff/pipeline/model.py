@@ -167,6 +167,11 @@ class SinkConfig(InputsConfig):
     on_failure: OnFailure = "dead_letter"
     """What becomes of a row the sink refuses for good, or after the last retry."""
 
+    def expressions(self) -> Mapping[str, str]:
+        """Spark SQL expressions over the rows' columns whose values the writer wants as text, by the name of
+        the column that brings them; such a column stands behind the others and is not part of the row."""
+        return {}
+
     def target(self, base: Path) -> str | None:
         """The place as a text that two sinks must not share, because they would overwrite each
         other's rows; None where sharing does no harm."""

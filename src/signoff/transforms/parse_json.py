@@ -19,9 +19,9 @@ from signoff.transforms.contract import FieldError, Step, Transform
 from signoff.transforms.frame import View
 
 _CORRUPT = "__corrupt"
-# Flat JSON, which is most, has one closing brace, at its end. For the rest: Spark's parsers stop at the end of
-# the first value and pass over what follows, `try_parse_json` as well; so the text is put into an array and
-# into an object, of which it must be the only element. Nothing that follows a value fits into both.
+# Flat JSON, which is most, has one closing brace, at its end. For the rest: Spark's parsers stop at the end
+# of the first value and pass over what follows, `try_parse_json` as well; so the text is put into an array
+# and into an object, of which it must be the only element. Nothing that follows a value fits into both.
 _FLAT_OBJECT = r"^\s*\{[^}]*\}\s*$"
 _OBJECT = r"^\s*\{"
 
