@@ -195,9 +195,9 @@ def test_broker_that_does_not_answer_a_connection_is_given_up_in_time(rabbitmq: 
 @pytest.mark.parametrize("kind", ["quorum", "classic"])
 def test_broker_killed_in_the_middle_of_a_write_loses_no_row(rabbitmq: RabbitMQ, kind: Any) -> None:
     rabbitmq.declare_queue(QUEUE, kind)
+    rabbitmq.wait_until_queues_are_durable()
     rows = keyed(numbered(20_000), QUEUE)
-    # A quorum queue that has no leader yet never confirms what it is given; a new connection helps.
-    writer = open_writer(sink_to(rabbitmq, window=200, confirm_timeout_ms=2_000))
+    writer = open_writer(sink_to(rabbitmq, window=200))
     killer = threading.Thread(target=_kill_once_there_is_something, args=(rabbitmq,))
     killer.start()
     refusals = list(writer.write(rows))
