@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -27,6 +27,7 @@ from pika.exceptions import (
 )
 
 from signoff.pipeline.secrets import redact
+from signoff.sources.rabbitmq_stream import Stream
 
 if TYPE_CHECKING:
     from signoff.sources.rabbitmq import RabbitmqConfig
@@ -56,7 +57,7 @@ class Link:
         """The queue of each consumer tag."""
         self._cancelled = ""
         with _translated():
-            self._connection = pika.BlockingConnection(_parameters(config, name))
+            self._connection = pika.BlockingConnection(_parameters(config, name), _impl_class=Stream)
             try:
                 with self._within(ANSWER_S):
                     self._channel: Any = self._connection.channel()
@@ -139,11 +140,14 @@ class Link:
             _declare(channel, config)
         channel.basic_qos(prefetch_count=config.prefetch)
         channel.add_on_cancel_callback(self._on_cancel)
-        keep: Callable[..., None] = _keep(self.buffer)
+        stream: Any = self._connection._impl
+        number = channel.channel_number
+        # Else pika would wait on for something to do: it does not know of deliveries.
+        stream.divert(number, self.buffer.append, lambda: self._connection._request_channel_dispatch(number))
         for queue in config.queues:
             consumer = f"{name}.{queue}"
             self.queues[consumer] = queue
-            channel.basic_consume(queue, keep, exclusive=config.exclusive, consumer_tag=consumer)
+            channel.basic_consume(queue, _never, exclusive=config.exclusive, consumer_tag=consumer)
 
     def _on_cancel(self, frame: Any) -> None:
         self._cancelled = self.queues[frame.method.consumer_tag]
@@ -153,14 +157,9 @@ def _no_answer() -> None:
     raise TimeoutError("the broker does not answer")
 
 
-def _keep(buffer: list[Message]) -> Callable[..., None]:
-    """pika's callback; nothing else happens once per message while I/O is being done."""
-    append = buffer.append
-
-    def keep(_channel: Any, *message: Any) -> None:
-        append(message)
-
-    return keep
+def _never(*_: Any) -> None:
+    """pika's callback for a delivery, of which it sees none."""
+    raise AssertionError("a delivery has passed the stream")
 
 
 def _declare(channel: Any, config: RabbitmqConfig) -> None:
