@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from signoff.engine.java import find_java
+from tests.brokers import RabbitMQ
 from tests.servers import PostgresServer, free_port, wait_until
 
 pytestmark = pytest.mark.spark
@@ -81,6 +82,20 @@ def test_files_go_to_an_archive_and_a_table_and_the_log_can_be_read_by_plain_pys
     program = EXAMPLES / "read_the_log" / "read_log.py"
     read = call(sys.executable, program, home / "state/log/incoming", JAVA_HOME=str(find_java()))
     assert "batch 0: 25 events, 0 to 24\nbatch 1: 15 events, 25 to 39\n" in read.stdout, read.stderr
+
+
+def test_a_queue_is_read_by_plain_pyspark_and_is_empty_afterwards(
+    copy: Callable[[str], Path], rabbitmq: RabbitMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(copy("rabbitmq_on_its_own"))
+    rabbitmq.declare_queue("alarms")
+    rabbitmq.publish((b'{"alarmId": %d}' % (303 + number % 2) for number in range(300)), "alarms")
+    program = "count_alarms.py"
+    done = call(sys.executable, program, "alarms", JAVA_HOME=str(find_java()), RABBITMQ_URL=rabbitmq.url)
+    assert done.returncode == 0, done.stderr
+    assert "|  303|  150|\n|  304|  150|\n" in done.stdout
+    assert rabbitmq.count("alarms") == 0
+    rabbitmq.delete_queue("alarms")
 
 
 def test_python_functions_work_on_frames_and_on_single_events(
