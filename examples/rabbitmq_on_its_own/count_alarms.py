@@ -1,4 +1,4 @@
-"""A RabbitMQ queue as a stream of plain PySpark: a message is acknowledged when Spark has committed its batch.
+"""A RabbitMQ queue as a stream of plain PySpark; a message is acknowledged when its batch is committed.
 
 RABBITMQ_URL=amqp://guest:guest@localhost/ python count_alarms.py QUEUE     until the queue is empty
 """
