@@ -121,12 +121,12 @@ def test_a_run_that_takes_what_is_there_ends_and_drains(
 def test_a_full_log_holds_the_source_back_and_keeps_its_connection(
     rabbitmq: RabbitMQ, queue: str, tmp_path: Path
 ) -> None:
-    rabbitmq.publish([b"%05d" % n + b"x" * 2000 for n in range(1500)], queue)
+    rabbitmq.publish([b"%05d" % n + b"x" * 2000 for n in range(4000)], queue)
     log = LogSettings(max_bytes=MIB, segment_bytes=64 * 1024)
-    with IntakeProcess(tmp_path, config(rabbitmq, heartbeat=1, prefetch=1500, log=log)) as intake:
+    with IntakeProcess(tmp_path, config(rabbitmq, heartbeat=1, log=log)) as intake:
         head = intake.wait_for_state("held").durable_sequence
         with pytest.raises(AssertionError):  # a lost connection would give the messages back
-            rabbitmq.wait_for(queue, 1500, timeout_s=3.0)
+            rabbitmq.wait_for(queue, 4000, timeout_s=3.0)
         settle(tmp_path, 0, head)
         trim(intake.job.log_directory, head, spare=200_000, room_bytes=MIB // 2)
         intake.wait_for(lambda status: status.durable_sequence > head)

@@ -76,6 +76,10 @@ class Link:
         if self._cancelled:
             raise LinkLost(f'the broker has cancelled the consumer of queue "{self._cancelled}"')
 
+    @property
+    def bytes_received(self) -> int:
+        return int(self._connection._impl.bytes_received)
+
     def acknowledge(self, tag: int, *, multiple: bool = False) -> None:
         with _translated():
             self._channel.basic_ack(tag, multiple)

@@ -37,6 +37,8 @@ NOTE_FILE = "refused.jsonl"
 """In the source's directory: what was refused, so that it is not mistaken for an old event."""
 FLOW_S = 0.02
 """While messages keep coming, one batch is collected for at most this long."""
+FLOW_BYTES = 2 * 1024**2
+"""And for about so many bytes, for a log takes a batch whole or not at all."""
 SILENCE_S = 0.3
 """A run that takes what is there ends after this long without a message, if the queues are empty."""
 ONCE_UNREACHABLE_S = 10.0
@@ -327,8 +329,8 @@ def _collect(link: Link, max_events: int, timeout_s: float) -> list[Message]:
     buffer = link.buffer
     if not buffer:
         link.pump(timeout_s)
-    until, seen = time.monotonic() + FLOW_S, 0
-    while seen < len(buffer) < max_events and time.monotonic() < until:
+    until, seen, most = time.monotonic() + FLOW_S, 0, link.bytes_received + FLOW_BYTES
+    while seen < len(buffer) < max_events and time.monotonic() < until and link.bytes_received < most:
         seen = len(buffer)
         link.pump()
     taken = buffer[:max_events]
