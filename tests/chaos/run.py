@@ -1,0 +1,287 @@
+"""`make chaos`: publish a known set while every process is killed again and again, then count.
+
+    publisher ──► wire ──► RabbitMQ ──► wire ──► signoff run ──► SQLite, PostgreSQL, dead letters
+
+The seed, printed first, gives the same faults and the same waits again; what the faults hit depends on
+the machine. Publishing is spread over the faults. Afterwards everything may settle, the run is stopped,
+and every message must be where it belongs, exactly once. Exit code 1 and a directory that is kept mean
+that it is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from signoff.errors import SignoffError
+from tests.brokers import PASSWORD, USER, RabbitMQ, private_rabbitmq
+from tests.chaos import messages
+from tests.chaos.faults import CUT, Fault, Victims, plan
+from tests.chaos.publisher import Publisher
+from tests.chaos.verdict import Evidence, Finding, Row, judge
+from tests.chaos.wire import wire_to
+from tests.promises.product import SIGNOFF, Product
+from tests.servers import PostgresServer, private_postgres
+
+COLUMNS = "event_id, message_id, n, text"
+_MOST_PER_S = 8_000.0
+_TICK_S = 0.1
+_PROGRESS_S = 5.0
+_QUIET_S = 3.0
+"""Nothing has moved for so long: everything is settled."""
+_STUCK_S = 150.0
+"""Nothing has moved for so long although something is owed: it never will."""
+_OVERHEAD_S = 1.5
+"""What a fault takes besides its wait; only a first guess."""
+
+
+class Chaos:
+    """One chaos run in a directory of its own."""
+
+    def __init__(
+        self,
+        directory: Path,
+        goal: int,
+        faults: Sequence[Fault],
+        rabbitmq: RabbitMQ,
+        postgres: PostgresServer,
+    ) -> None:
+        self.directory, self.goal, self.faults = directory, goal, faults
+        self.findings: list[Finding] = []
+        self._rabbitmq, self._postgres = rabbitmq, postgres
+        self._began = self._told_at = time.monotonic()
+        self._left_s = 0.0
+
+    def execute(self) -> list[Finding]:
+        """Returns all that is wrong."""
+        for queue in messages.QUEUES:
+            self._rabbitmq.declare_queue(queue, "quorum" if queue == "quorum" else "classic")
+        with ExitStack() as stack:
+            wire = stack.enter_context(wire_to(self._rabbitmq.port))
+            url = f"amqp://{USER}:{PASSWORD}@127.0.0.1:{wire.port}/%2F"
+            self._product = stack.enter_context(_pipeline(self.directory, url, self._postgres.url))
+            self.victims = Victims(self._product, self._rabbitmq, self._postgres, wire)
+            stack.callback(self.victims.close)
+            self.publisher = Publisher(url, self.goal, self._rate)
+            self.publisher.start()
+            stack.callback(self.publisher.stop)
+            self._strike()
+            self._publish_the_rest()
+            self._settle()
+            self._stop()
+        self._judge()
+        return self.findings
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    # In the order of a run
+
+    def _strike(self) -> None:
+        began, waits = time.monotonic(), sum(fault.wait_s for fault in self.faults)
+        waited = 0.0
+        for number, fault in enumerate(self.faults):
+            at = time.monotonic() + fault.wait_s
+            overhead = _OVERHEAD_S if not number else (at - fault.wait_s - began - waited) / number
+            while (now := time.monotonic()) < at:
+                rest = waits - waited - fault.wait_s + (at - now)
+                self._left_s = rest + overhead * (len(self.faults) - number)
+                self._tick(min(_TICK_S, at - now))
+            waited += fault.wait_s
+            hit = self.victims.strike(fault)
+            self._say(f"{number + 1}/{len(self.faults)} {fault.kind}: {hit}")
+        self._left_s = 0.0
+
+    def _rate(self, missing: int) -> float:
+        """Messages a second, so that publishing lasts as long as the faults."""
+        return min(missing / self._left_s, _MOST_PER_S) if self._left_s > 0.1 else _MOST_PER_S
+
+    def _publish_the_rest(self) -> None:
+        while self.publisher.is_alive():
+            self._tick(_TICK_S)
+        if self.publisher.failure is not None:
+            raise self.publisher.failure
+        self.victims.repaired()
+        self._say("all published, all faults done; waiting until everything is settled")
+
+    def _settle(self) -> None:
+        """Wait until nothing is owed and nothing moves any more."""
+        moved_at, last = time.monotonic(), None
+        while True:
+            state = self._state()
+            now = time.monotonic()
+            if state != last:
+                moved_at, last = now, state
+            received, settled, told, waiting = state
+            done = received == settled == told and not waiting
+            patience = _STUCK_S if not done else _QUIET_S if received >= self.goal else 10 * _QUIET_S
+            if now - moved_at > patience:
+                break
+            self._tick(_TICK_S)
+        if not done:
+            text = f"received {received}, settled {settled}, told {told}, {waiting} waiting in the queues"
+            self.findings.append(Finding(f"nothing has moved for {_STUCK_S:.0f} s: {text}"))
+
+    def _state(self) -> tuple[int, int, int, int]:
+        waiting = sum(self._rabbitmq.count(queue) for queue in messages.QUEUES)
+        with suppress(SignoffError, sqlite3.Error):
+            product = self._product
+            return product.received(), product.settled_upto(), product.told_upto(), waiting
+        return -1, -1, -1, waiting
+
+    def _stop(self) -> None:
+        self.victims.remember()
+        done = self.victims.run.terminate(120)
+        if done.code:
+            self.findings.append(Finding(f"the run ended with code {done.code} after SIGTERM"))
+        if outlived := self.victims.outlived():
+            self.findings.append(Finding("processes outlived their run", tuple(outlived)))
+        if ended := self.victims.ended_by_itself:
+            codes = ", ".join(map(str, ended))
+            self.findings.append(Finding(f"the run ended by itself {len(ended)} times, with code {codes}"))
+
+    def _judge(self) -> None:
+        time.sleep(1)  # what was left unacknowledged is back in its queue by then
+        audit = _signoff("audit", self._product.file, "--json")
+        letters = _signoff("dead-letters", "list", self._product.file, "--json").stdout.splitlines()
+        evidence = Evidence(
+            confirmed=self.publisher.confirmed,
+            perhaps=self.publisher.perhaps,
+            tables={
+                "SQLite": _in_sqlite(self.directory / "out.db"),
+                "PostgreSQL": _in_postgres(self._postgres),
+            },
+            letters=map(json.loads, letters),
+            queues={queue: self._rabbitmq.count(queue) for queue in messages.QUEUES},
+            audit=json.loads(audit.stdout),
+            audit_code=audit.returncode,
+            log_head=self._product.received(),
+        )
+        self.findings += judge(evidence)
+        self.arrived, self.letters = evidence.log_head, len(letters)
+
+    # What it says
+
+    def _tick(self, seconds: float) -> None:
+        time.sleep(seconds)
+        self.victims.keep_running()
+        if time.monotonic() - self._told_at > _PROGRESS_S:
+            received, settled = -1, -1
+            with suppress(SignoffError, sqlite3.Error):
+                received, settled = self._product.received(), self._product.settled_upto()
+            status = self._product.intake_status()
+            trouble = f"; {status.reason}" if status and status.reason else ""
+            self._say(
+                f"confirmed {len(self.publisher.confirmed):,}, perhaps {len(self.publisher.perhaps):,}, "
+                f"in the log {received:,}, settled {settled:,}{trouble}"
+            )
+
+    def _say(self, text: str) -> None:
+        self._told_at = time.monotonic()
+        print(f"{self.seconds:7.1f} s  {text}", flush=True)
+
+    def print_table(self) -> None:
+        struck, published = self.victims.struck, self.publisher
+        rows: dict[str, Any] = {
+            **{
+                ("cuts" if kind == CUT else f"kills: {kind}"): count for kind, count in sorted(struck.items())
+            },
+            "kills": sum(count for kind, count in struck.items() if kind != CUT),
+            "messages confirmed": f"{len(published.confirmed):,}",
+            "messages perhaps published": f"{len(published.perhaps):,}",
+            "connections of the publisher": published.connections,
+            "messages in the log": f"{self.arrived:,}",
+            "dead letters": self.letters,
+            "duration": f"{self.seconds:.0f} s",
+        }
+        for name, value in rows.items():
+            print(f"  {name:<30} {value:>12}")
+
+
+@contextmanager
+def _pipeline(directory: Path, broker: str, database: str) -> Iterator[Product]:
+    parsed = {"type": "parse_json", "input": "incoming", "schema": messages.SCHEMA, "keep": ["message_id"]}
+    warehouse = {"type": "postgres", "input": "parsed", "url": database, "table": "events"}
+    with Product(
+        directory,
+        sources={"incoming": {"type": "rabbitmq", "url": broker, "queues": list(messages.QUEUES)}},
+        transforms={"parsed": parsed},
+        sinks={
+            "local": {"type": "sqlite", "input": "parsed", "path": "out.db", "table": "events"},
+            "warehouse": {**warehouse, "retry": {"initial_ms": 100, "max_ms": 1000}},
+        },
+        name="chaos",
+    ) as product:
+        yield product
+
+
+def _signoff(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([SIGNOFF, *map(str, arguments)], capture_output=True, text=True)
+
+
+def _in_sqlite(file: Path) -> Iterator[Row]:
+    with closing(sqlite3.connect(file)) as database:
+        yield from database.execute(f"SELECT {COLUMNS} FROM events")
+
+
+def _in_postgres(server: PostgresServer) -> Iterator[Row]:
+    with psycopg.connect(server.url) as database, database.cursor("rows") as cursor:
+        cursor.itersize = 20_000
+        yield from cursor.execute(f"SELECT {COLUMNS} FROM events")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("python -m tests.chaos.run", description=__doc__.partition("\n")[0])
+    parser.add_argument("--messages", type=int, default=500_000, help="messages to be confirmed")
+    parser.add_argument("--kills", type=int, default=50, help="SIGKILLs; cuts come on top")
+    parser.add_argument("--seed", type=int, help="repeats the faults and waits of an earlier run")
+    parser.add_argument("--every", type=float, default=8.0, metavar="SECONDS", help="from fault to fault")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="work here, and leave everything")
+    options = parser.parse_args()
+    seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
+    print(f"chaos: seed={seed} messages={options.messages} kills={options.kills} every={options.every:g}")
+    # A terminated chaos run leaves no server behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    directory: Path = (options.keep or Path(tempfile.mkdtemp(prefix="signoff-chaos-"))).resolve()
+    if (directory / "state").exists():
+        parser.error(f"{directory} holds an earlier run")
+    with private_rabbitmq() as rabbitmq, private_postgres() as postgres:
+        chaos = Chaos(
+            directory, options.messages, plan(options.kills, seed, options.every), rabbitmq, postgres
+        )
+        try:
+            findings = chaos.execute()
+        except BaseException:
+            print(f"chaos: not finished seed={seed}; everything is kept in {directory}", flush=True)
+            raise
+        finally:
+            (directory / "broker.log").write_text(rabbitmq.log)
+    chaos.print_table()
+    if findings:
+        print(*(f"FOUND  {finding}" for finding in findings), sep="\n")
+        print(f"chaos: failed seed={seed}; everything is kept in {directory}")
+        return 1
+    if options.keep is None:
+        shutil.rmtree(directory, ignore_errors=True)
+    kills = sum(count for kind, count in chaos.victims.struck.items() if kind != CUT)
+    print(f"chaos: ok seed={seed} messages={options.messages} kills={kills}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
