@@ -1,7 +1,7 @@
 # Signoff. `make help` lists what there is. Everything is set up in .venv, once, when it is first needed.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench docs lock clean
+.PHONY: help setup demo test chaos check bench docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' Makefile
@@ -16,6 +16,11 @@ test: setup  ## static checks and all tests; ARGS="-m 'not spark'" passes argume
 	@scripts/set-up-postgres
 	@scripts/set-up-rabbitmq
 	@scripts/test $(ARGS)
+
+chaos: setup  ## 500,000 messages while every process is killed, 50 times; ARGS="--seed 7" repeats a run
+	@scripts/set-up-postgres
+	@scripts/set-up-rabbitmq
+	@.venv/bin/python -m tests.chaos.run $(ARGS)
 
 check: setup  ## ruff and mypy only
 	@.venv/bin/ruff check

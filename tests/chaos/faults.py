@@ -10,6 +10,7 @@
     cut        nobody is killed: all connections of the broker are reset
 
 All are SIGKILL. Whoever is not there yet is killed as soon as it is: so things are killed while they start.
+Half of the faults wait until rows are being settled again: so things are killed while they work.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Fault:
     """Before it, from the one before."""
     pause_s: float
     """Before what was killed is started again, where we do that and not the product."""
+    amid: bool
+    """Not before rows are being settled again."""
     pick: float
     """Which one, where there are several: 0 the first, just below 1 the last."""
 
@@ -65,7 +68,7 @@ def plan(kills: int, seed: int, every_s: float) -> list[Fault]:
         soon = chance.random() < 0.4
         wait = chance.uniform(0, 0.4) if soon else chance.uniform(0.7, 2.3)
         pause = chance.uniform(*_PAUSES_S.get(kind, (0.0, 0.0)))
-        faults.append(Fault(kind, wait * every_s, pause, chance.random()))
+        faults.append(Fault(kind, wait * every_s, pause, chance.random() < 0.5, chance.random()))
     return faults
 
 

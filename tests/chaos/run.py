@@ -45,7 +45,8 @@ _QUIET_S = 3.0
 """Nothing has moved for so long: everything is settled."""
 _STUCK_S = 150.0
 """Nothing has moved for so long although something is owed: it never will."""
-_OVERHEAD_S = 1.5
+_WORKING_S = 45.0
+_OVERHEAD_S = 5.0
 """What a fault takes besides its wait; only a first guess."""
 
 
@@ -103,9 +104,23 @@ class Chaos:
                 self._left_s = rest + overhead * (len(self.faults) - number)
                 self._tick(min(_TICK_S, at - now))
             waited += fault.wait_s
+            if fault.amid:
+                self._work_a_little(fault.pick)
             hit = self.victims.strike(fault)
             self._say(f"{number + 1}/{len(self.faults)} {fault.kind}: {hit}")
         self._left_s = 0.0
+
+    def _work_a_little(self, seconds: float) -> None:
+        """Until something was settled after now, and for a moment more; at most for a while."""
+        before, deadline = self._settled(), time.monotonic() + _WORKING_S
+        while self._settled() <= before and time.monotonic() < deadline:
+            self._tick(_TICK_S)
+        self._tick(seconds)
+
+    def _settled(self) -> int:
+        with suppress(SignoffError, sqlite3.Error):
+            return self._product.settled_upto()
+        return 0
 
     def _rate(self, missing: int) -> float:
         """Messages a second, so that publishing lasts as long as the faults."""
@@ -250,7 +265,7 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=500_000, help="messages to be confirmed")
     parser.add_argument("--kills", type=int, default=50, help="SIGKILLs; cuts come on top")
     parser.add_argument("--seed", type=int, help="repeats the faults and waits of an earlier run")
-    parser.add_argument("--every", type=float, default=8.0, metavar="SECONDS", help="from fault to fault")
+    parser.add_argument("--every", type=float, default=10.0, metavar="SECONDS", help="from fault to fault")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work here, and leave everything")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed

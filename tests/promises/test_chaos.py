@@ -1,0 +1,34 @@
+"""Cases 24 to 26 all at once: the short form of `make chaos`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.brokers import rabbitmq_is_installed
+from tests.chaos.faults import KINDS, plan
+from tests.servers import postgres_programs
+
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(400)]
+
+MESSAGES, KILLS, SEED, EVERY_S = 15_000, 7, 87, 3.0
+
+
+def test_the_short_form_has_every_kind_of_fault() -> None:
+    assert {fault.kind for fault in plan(KILLS, SEED, EVERY_S)} == set(KINDS)
+
+
+@pytest.mark.skipif(not rabbitmq_is_installed(), reason="RabbitMQ is not installed")
+@pytest.mark.skipif(postgres_programs() is None, reason="PostgreSQL is not installed")
+def test_nothing_is_lost_or_doubled_whatever_is_killed(tmp_path: Path) -> None:
+    options = {"messages": MESSAGES, "kills": KILLS, "seed": SEED, "every": EVERY_S, "keep": tmp_path}
+    command = [sys.executable, "-m", "tests.chaos.run"]
+    command += [f"--{name}={value}" for name, value in options.items()]
+    # Terminated, not killed, when it takes too long: then it ends the servers it has started.
+    command = ["timeout", "350", *command]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    last = done.stdout.strip().rpartition("\n")[2]
+    assert last == f"chaos: ok seed={SEED} messages={MESSAGES} kills={KILLS}", done.stdout + done.stderr
