@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import socket
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -310,6 +312,21 @@ def test_rows_go_over_tls(rabbitmq: RabbitMQ, queue: str, trusting: str) -> None
     sink.prepare()
     assert write_batch(sink, keyed(numbered(3_000), queue)) == []
     assert [message.id for message in rabbitmq.take(queue)] == ids(*range(3_000))
+
+
+def test_connection_that_is_cut_while_it_is_made_is_asked_again(
+    rabbitmq: RabbitMQ, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(_: socket.socket) -> Any:
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    writer = open_writer(sink_to(rabbitmq))
+    with monkeypatch.context() as patch:
+        patch.setattr(socket.socket, "getpeername", cut)
+        with pytest.raises(TransientError, match="not connected"):
+            writer.write(keyed(numbered(2), QUEUE))
+    assert writer.write(keyed(numbered(2), QUEUE)) == []
+    writer.close()
 
 
 def test_certificate_that_is_not_trusted_is_an_error_that_says_so(rabbitmq: RabbitMQ) -> None:

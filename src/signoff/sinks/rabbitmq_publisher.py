@@ -120,8 +120,11 @@ class Publisher:
         self._connection = _Connection(
             address.parameters, self._opened, self._failed, self._closed, custom_ioloop=self._loop
         )
-        if not self._run(lambda: self._ready or bool(self._gone), address.connect_timeout_s):
-            self._gone = f"no answer within {address.connect_timeout_s:g} s"
+        try:
+            if not self._run(lambda: self._ready or bool(self._gone), address.connect_timeout_s):
+                self._gone = f"no answer within {address.connect_timeout_s:g} s"
+        except ValueError as error:  # what pika raises for a connection that is cut while it is made
+            self._lose(error)
         if self._gone:
             reason = self._gone
             self.drop()
