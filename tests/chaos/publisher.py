@@ -43,7 +43,7 @@ class Publisher(threading.Thread):
             while self._missing() and not self._over.is_set():
                 try:
                     self._publish_until_cut()
-                except (AMQPError, OSError):
+                except (AMQPError, OSError, ValueError):  # pika's word for one that is cut as it is made
                     self._over.wait(_AGAIN_S)
                 finally:
                     self.perhaps.update(self._unconfirmed.values())
