@@ -129,8 +129,6 @@ class Chaos:
     def _publish_the_rest(self) -> None:
         while self.publisher.is_alive():
             self._tick(_TICK_S)
-        if self.publisher.failure is not None:
-            raise self.publisher.failure
         self.victims.repaired()
         self._say("all published, all faults done; waiting until everything is settled")
 
@@ -195,6 +193,8 @@ class Chaos:
     def _tick(self, seconds: float) -> None:
         time.sleep(seconds)
         self.victims.keep_running()
+        if self.publisher.failure is not None:
+            raise self.publisher.failure
         if time.monotonic() - self._told_at > _PROGRESS_S:
             received, settled = -1, -1
             with suppress(SignoffError, sqlite3.Error):
