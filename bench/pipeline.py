@@ -13,7 +13,7 @@ Every variant is run several times in turn, in one warm Spark session; each figu
 runs, and the ratios compare figures of this one run. Rates are events read per second, net of the start of
 the query: from the end of the first micro-batch to the end of the last.
 
-    .venv/bin/python bench/pipeline.py [--events 2000000] [--rounds 3] [--only NAMES] [--json FILE]
+    .venv/bin/python bench/pipeline.py [--events 3000000] [--rounds 3] [--only NAMES] [--json FILE]
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ RATIOS = (
 )
 FORMAT = "yyyy-MM-dd HH:mm:ss z"
 WHERE = "alarmId < 306"
-BATCH = 200_000
+BATCH = 500_000
 
 
 def event(number: int) -> bytes:
@@ -243,7 +243,7 @@ def cpu_seconds() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--events", type=int, default=2_000_000)
+    parser.add_argument("--events", type=int, default=3_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="names of variants, with commas")
     parser.add_argument("--json", type=Path)

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 
 import pyspark_signoff
 from signoff.errors import LogError
-from signoff.log import columns, exclude, trim
+from signoff.log import LogReader, columns, exclude, trim
 from signoff.log.columns import to_rows, united
 from signoff.log.spark import LogDataSource
 from tests.log.events import batch, numbered, payload, segments, write
@@ -44,6 +44,16 @@ def test_limits_of_spark_and_of_the_options_are_respected(directory: Path) -> No
     assert reader.latestOffset(at(90), ReadMinRows(11)) == at(90)
     assert reader.latestOffset(at(90), ReadMinRows(10)) == at(100)
     assert reader.reportLatestOffset() == at(100)
+
+
+def test_a_batch_is_bounded_by_the_bytes_it_takes_from_the_log(directory: Path) -> None:
+    write(directory, 1000)
+    size = LogReader(directory).size(0, 1000)
+    assert size == sum(file.stat().st_size for file in directory.glob("*.log"))
+    reader = stream(directory, maxBytesPerBatch=str(size // 4))
+    assert 200 <= reader.latestOffset(at(0), ReadAllAvailable())["sequence"] <= 300
+    assert reader.latestOffset(at(900), ReadAllAvailable()) == at(1000)
+    assert stream(directory, maxBytesPerBatch="1").latestOffset(at(0), ReadAllAvailable()) == at(1)
 
 
 def test_available_now_ends_where_the_log_ended_at_the_start(directory: Path) -> None:

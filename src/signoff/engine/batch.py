@@ -35,7 +35,7 @@ from signoff.engine.verdict import Round, judge
 from signoff.errors import SinkError
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BatchState, EventId, Outcome, SinkState
-from signoff.log import excluded
+from signoff.log import LogReader, excluded
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import OnFailure, SinkConfig
 from signoff.pipeline.secrets import redact
@@ -43,6 +43,12 @@ from signoff.sinks.contract import BatchRef, Sink
 from signoff.sinks.retry import next_wait_s
 
 logger = logging.getLogger(__name__)
+
+_ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_ARROW_BATCH = str(16 * 1024**2)
+_UNMEASURED = str(2**31 - 1)
+_SMALL_BATCH = 256 * 1024**2
+_SMALL_EVENT = 8 * 1024
 
 RangePlan = Callable[[int, int, set[str] | None], Plan]
 """Compile the source's plan over a fixed range of the log, for some sinks or all."""
@@ -200,10 +206,17 @@ class BatchRunner:
             sink_task(name, self.sinks[name], state, plan, covered.get(name, ()))
             for name, state in asked.items()
         )
+        self._size_arrow(plan.df, batch)
         errors = plan.errors if with_errors else ()
         one_pass = Pass(batch, tasks, errors, None if plan.shuffled else directory)
         results = from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow())
         return results + [result for receipt in receipts for result in receipt.results]
+
+    def _size_arrow(self, df: DataFrame, batch: BatchRef) -> None:
+        """Let Spark measure what it sends to Python, row by row, only where rows may be large."""
+        size = LogReader(self.log).size(batch.start, batch.end)
+        small = size <= _SMALL_BATCH and size <= _SMALL_EVENT * (batch.end - batch.start)
+        df.sparkSession.conf.set(_ARROW_BYTES, _UNMEASURED if small else _ARROW_BATCH)
 
     def _excluded(self, known: BatchState) -> list[Result]:
         """Poison events: the log withholds them from Spark, so their outcome is added here."""

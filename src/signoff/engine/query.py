@@ -100,6 +100,7 @@ class SourceQuery:
                 encoding=self.config.encoding,
                 startingSequence=str(self._first),
                 maxEventsPerBatch=str(self.config.max_events_per_batch),
+                maxBytesPerBatch=str(self.config.max_bytes_per_batch),
                 parallelism=str(self.shared.spark.sparkContext.defaultParallelism),
             )
             .load()

@@ -93,6 +93,7 @@ class Standalone:
             starting_sequence=None,
             ending_sequence=None,
             max_events_per_batch=self.config.max_events_per_batch,
+            max_bytes_per_batch=self.config.max_bytes_per_batch,
             parallelism=self.parallelism,
             encoding=self.config.encoding,
         )

@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -107,6 +108,17 @@ class LogReader:
         total = end - start
         bounds = [start + total * part // count for part in range(count + 1)]
         return [Slice(low, high, *self._place(segments, low)) for low, high in pairwise(bounds) if low < high]
+
+    def size(self, start: int, end: int) -> int:
+        """About how many bytes a range takes on the disk: events of one segment count as equally large."""
+        segments = list_segments(self.directory)
+        total = 0.0
+        for first, following in pairwise([*segments, max(end, self.head())]):
+            common = min(end, following) - max(start, first)
+            if common > 0:
+                with suppress(FileNotFoundError):  # trimmed this moment
+                    total += segment_path(self.directory, first).stat().st_size * common / (following - first)
+        return int(total)
 
     def lookup(self, sequences: Iterable[int]) -> dict[int, dict[str, Any]]:
         """Single events by sequence number, as dicts of their columns; those not kept are left out."""

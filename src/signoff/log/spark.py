@@ -42,7 +42,15 @@ if TYPE_CHECKING:
 _ROWS_PER_PARTITION = 10_000
 """Below this a second task costs more than it brings."""
 
-_OPTIONS = ("path", "startingSequence", "endingSequence", "maxEventsPerBatch", "parallelism", "encoding")
+_OPTIONS = (
+    "path",
+    "startingSequence",
+    "endingSequence",
+    "maxEventsPerBatch",
+    "maxBytesPerBatch",
+    "parallelism",
+    "encoding",
+)
 
 
 @dataclass(frozen=True)
@@ -57,6 +65,8 @@ class LogOptions:
     """Batch only: end of the range, itself left out; the durable end if not given."""
     max_events_per_batch: int | None
     """Stream only: most events of a micro-batch."""
+    max_bytes_per_batch: int | None
+    """Stream only: about how many bytes of the log a micro-batch takes at most."""
     parallelism: int
     """Tasks among which a large range is divided."""
     encoding: Encoding
@@ -75,6 +85,7 @@ class LogOptions:
             starting_sequence=_number(options, "startingSequence", 0),
             ending_sequence=_number(options, "endingSequence", 0),
             max_events_per_batch=_number(options, "maxEventsPerBatch", 1),
+            max_bytes_per_batch=_number(options, "maxBytesPerBatch", 1),
             parallelism=_number(options, "parallelism", 1) or os.cpu_count() or 1,
             encoding="binary" if encoding == "binary" else "utf-8",
         )
@@ -193,6 +204,7 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         end = self._end_after(begin)
         if isinstance(limit, ReadMaxRows):
             end = min(end, begin + limit.max_rows)
+        end = self._within_bytes(begin, end)
         if isinstance(limit, ReadMinRows) and self._target is None and end - begin < limit.min_rows:
             end = begin
         return {"sequence": end}
@@ -206,6 +218,13 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Driver, once per micro-batch; after a crash again with the same range."""
         return self.divide(start["sequence"], end["sequence"])
+
+    def _within_bytes(self, begin: int, end: int) -> int:
+        most = self.options.max_bytes_per_batch
+        if most is None or begin >= end:
+            return end
+        size = self._log.size(begin, end)
+        return end if size <= most else begin + max((end - begin) * most // size, 1)
 
     def _end_after(self, begin: int) -> int:
         head = self._log.head()
@@ -235,7 +254,7 @@ def read_range(
     For a driver that reads many ranges: Spark starts Python processes to plan a data source, which
     costs more than a second each time. The range is cut up now, so it must be in the log already.
     """
-    options = LogOptions(directory, start, end, None, spark.sparkContext.defaultParallelism, encoding)
+    options = LogOptions(directory, start, end, None, None, spark.sparkContext.defaultParallelism, encoding)
     schema = LogDataSource({"path": str(directory), "encoding": encoding}).schema()
     reading = _Reading(options, to_arrow_schema(schema, timezone="UTC"))
     left_out = set(without)
