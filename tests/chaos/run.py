@@ -127,8 +127,13 @@ class Chaos:
         return min(missing / self._left_s, _MOST_PER_S) if self._left_s > 0.1 else _MOST_PER_S
 
     def _publish_the_rest(self) -> None:
+        confirmed, moved_at = 0, time.monotonic()
         while self.publisher.is_alive():
             self._tick(_TICK_S)
+            if len(self.publisher.confirmed) > confirmed:
+                confirmed, moved_at = len(self.publisher.confirmed), time.monotonic()
+            if time.monotonic() - moved_at > _STUCK_S:
+                raise AssertionError(f"the broker has confirmed nothing for {_STUCK_S:.0f} s")
         self.victims.repaired()
         self._say("all published, all faults done; waiting until everything is settled")
 
