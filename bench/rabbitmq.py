@@ -6,15 +6,17 @@
     latency   1,000 messages a second: from publishing a message to its acknowledgement, as seen on the wire
 
 Each pair is measured side by side in one run, on a private broker, with quorum and classic queues. The
-pipeline's rate is net of its start: from when a third of the messages are settled.
+pipeline is warm when it is measured (its intake is stopped while the queue is filled again), and the first
+quarter of the messages is not counted, for either.
 
-    .venv/bin/python bench/rabbitmq.py [--messages 600000] [--seconds 60] [--only consume,publish,latency]
+    .venv/bin/python bench/rabbitmq.py [--messages 400000] [--seconds 60] [--only consume,publish,latency]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import socket
 import sqlite3
@@ -38,6 +40,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.brokers import RabbitMQ, private_rabbitmq
 from tests.servers import free_port, wait_until
 
+from signoff.intake import read_status
 from signoff.sinks.contract import BatchRef, Part
 from signoff.sinks.rabbitmq import ROUTING_KEY, RabbitmqSinkConfig
 
@@ -79,12 +82,19 @@ def consume(rabbitmq: RabbitMQ, kind: str, messages: int, rounds: int) -> dict[s
     queue = f"consume-{kind}"
     rabbitmq.declare_queue(queue, kind=kind)
     bare, signoff = [], []
-    for _ in range(rounds):
-        rabbitmq.publish((event(n) for n in range(messages)), queue)
-        bare.append(bare_consumer(rabbitmq, queue, messages))
-        rabbitmq.publish((event(n) for n in range(messages)), queue)
-        signoff.append(pipeline(rabbitmq, queue, messages))
-        print(f"consume {kind:8} bare {bare[-1]:>9,.0f}/s  signoff {signoff[-1]:>9,.0f}/s", flush=True)
+    with running(PIPELINE.format(url=rabbitmq.url, queue=queue)) as home:
+        fill(rabbitmq, queue, messages)
+        wait_until(lambda: settled(home) >= messages, PATIENCE_S, "the warm-up")
+        for _ in range(rounds):
+            with paused(home):
+                fill(rabbitmq, queue, messages)
+            signoff.append(pipeline(home, messages))
+            assert rabbitmq.count(queue) == 0, "not everything was acknowledged"
+            with paused(home):
+                rabbitmq.declare_queue("bare", kind=kind)
+                fill(rabbitmq, "bare", messages)
+                bare.append(bare_consumer(rabbitmq, "bare", messages))
+            print(f"consume {kind:8} bare {bare[-1]:>9,.0f}/s  signoff {signoff[-1]:>9,.0f}/s", flush=True)
     rabbitmq.delete_queue(queue)
     return {"bare": max(bare), "signoff": max(signoff)}
 
@@ -100,7 +110,7 @@ def bare_consumer(rabbitmq: RabbitMQ, queue: str, messages: int) -> float:
     def on_message(_: Any, method: Any, __: Any, ___: bytes) -> None:
         nonlocal seen, began, done
         seen += 1
-        if seen == messages // 3:
+        if seen == messages // 4:
             began = time.perf_counter()
         if seen % ACK_EVERY == 0 or seen == messages:
             channel.basic_ack(method.delivery_tag, multiple=True)
@@ -111,30 +121,50 @@ def bare_consumer(rabbitmq: RabbitMQ, queue: str, messages: int) -> float:
     channel.basic_consume(queue, on_message)
     channel.start_consuming()
     connection.close()
-    return (messages - messages // 3) / (done - began)
+    return (messages - messages // 4) / (done - began)
 
 
-def pipeline(rabbitmq: RabbitMQ, queue: str, messages: int) -> float:
-    """Settled and acknowledged messages per second, by the ledger's own times."""
-    with running(PIPELINE.format(url=rabbitmq.url, queue=queue)) as home:
-        ledger = home / "state" / "ledger.db"
-        wait_until(lambda: settled(ledger) >= messages, PATIENCE_S, "all messages settled")
-        with sqlite3.connect(f"file:{ledger}?mode=ro", uri=True) as db:
-            batches = db.execute('SELECT "end", settled_at FROM batches ORDER BY start').fetchall()
-    assert rabbitmq.count(queue) == 0, "not everything was acknowledged"
-    first = next((end, at) for end, at in batches if end >= messages // 3)
+def fill(rabbitmq: RabbitMQ, queue: str, messages: int) -> None:
+    """With ids that are never used again: the source knows what it has seen."""
+    round_ = time.monotonic_ns()
+    rabbitmq.publish((event(n) for n in range(messages)), queue, message_id=lambda n: f"{round_}-{n}")
+
+
+def pipeline(home: Path, messages: int) -> float:
+    """Messages settled per second, by the ledger's own times; acknowledging takes a few milliseconds more."""
+    before = settled(home)
+    wait_until(lambda: settled(home) >= before + messages, PATIENCE_S, "all messages settled")
+    with sqlite3.connect(f"file:{home}/state/ledger.db?mode=ro", uri=True) as db:
+        batches = db.execute('SELECT "end", settled_at FROM batches ORDER BY start').fetchall()
+    first = next((end, at) for end, at in batches if end >= before + messages // 4)
+    wait_until(lambda: told(home) >= before + messages, 10, "all messages acknowledged")
     return float((batches[-1][0] - first[0]) / (batches[-1][1] - first[1]))
 
 
-def settled(ledger: Path) -> int:
-    if not ledger.exists():
-        return 0
+def settled(home: Path) -> int:
     try:
-        with sqlite3.connect(f"file:{ledger}?mode=ro", uri=True) as db:
+        with sqlite3.connect(f"file:{home}/state/ledger.db?mode=ro", uri=True) as db:
             row = db.execute('SELECT max("end") FROM batches WHERE settled_at IS NOT NULL').fetchone()
-    except sqlite3.OperationalError:  # the tables are being made
+    except sqlite3.OperationalError:  # not there yet
         return 0
     return int(row[0] or 0)
+
+
+def told(home: Path) -> int:
+    status = read_status(home / "state" / "intake" / "incoming")
+    return status.settled_sequence if status else 0
+
+
+@contextmanager
+def paused(home: Path) -> Iterator[None]:
+    """The intake stands still, so that a queue can be filled."""
+    status = read_status(home / "state" / "intake" / "incoming")
+    assert status is not None
+    os.kill(status.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(status.pid, signal.SIGCONT)
 
 
 @contextmanager
@@ -284,7 +314,7 @@ def latency(rabbitmq: RabbitMQ, seconds: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--messages", type=int, default=600_000)
+    parser.add_argument("--messages", type=int, default=400_000)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--only", default="consume,publish,latency")
@@ -295,7 +325,7 @@ def main() -> None:
     with private_rabbitmq() as rabbitmq:
         for name, measure, messages in (
             ("consume", consume, given.messages),
-            ("publish", publish, given.messages // 3),
+            ("publish", publish, given.messages // 2),
         ):
             for kind in ("quorum", "classic") if name in only else ():
                 rates = measure(rabbitmq, kind, messages, given.rounds)

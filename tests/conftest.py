@@ -14,8 +14,15 @@ from tests.servers import PostgresServer, postgres_programs, private_postgres
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs no Spark comes first, so that a simple mistake is seen within seconds."""
-    items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
+    """The fast ones first, so that a simple mistake is seen within seconds; then those with a broker."""
+    for item in items:
+        if "rabbitmq" in getattr(item, "fixturenames", ()) or "[rabbitmq" in item.name:
+            item.add_marker("broker")
+    items.sort(key=_slowness)
+
+
+def _slowness(item: pytest.Item) -> int:
+    return 2 if item.get_closest_marker("spark") else 1 if item.get_closest_marker("broker") else 0
 
 
 @pytest.fixture(scope="session")

@@ -197,22 +197,22 @@ def test_several_processes_write_at_once(state: Path) -> None:
         assert [reader.account(source, 500).delivered for source in ("north", "south")] == [500, 500]
 
 
-def test_size_stays_flat_over_ten_thousand_batches(tmp_path: Path) -> None:
+def test_size_stays_flat_over_thousands_of_batches(tmp_path: Path) -> None:
     memory = Path("/dev/shm") / f"signoff-{os.getpid()}" if Path("/dev/shm").is_dir() else tmp_path
     path = memory / "ledger.db"
     sizes = []
     try:
         with Ledger(path, keep_batches=100) as ledger:
-            for number in range(10_000):
+            for number in range(4_000):
                 start = number * 10
                 attempt(ledger, start, start + 10, delivered=range(start, start + 9), dropped=[start + 9])
-                if number % 1000 == 999:
+                if number % 400 == 399:
                     sizes.append(path.stat().st_size + path.with_name("ledger.db-wal").stat().st_size)
-            account = ledger.account("incoming", 100_000)
+            account = ledger.account("incoming", 40_000)
     finally:
         for file in memory.glob("ledger.db*"):
             file.unlink()
-    assert account == Account(100_000, delivered=90_000, dropped=10_000)
+    assert account == Account(40_000, delivered=36_000, dropped=4_000)
     assert max(sizes[1:]) <= sizes[1] * 1.1
 
 

@@ -301,5 +301,5 @@ class LedgerMachine(RuleBasedStateMachine):
 
 TestLedgerAgainstModel = LedgerMachine.TestCase
 TestLedgerAgainstModel.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )

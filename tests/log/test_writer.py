@@ -180,8 +180,8 @@ def test_settled_events_that_are_to_be_remembered_stay_while_there_is_room(direc
 def test_a_full_log_never_keeps_what_is_settled(directory: Path) -> None:
     settings = small_settings(max_bytes=1024**2)
     writer = LogWriter(directory, settings)
-    for _ in range(500):
-        writer.append(numbered(writer.next_sequence, 100, size=100))
+    for _ in range(100):
+        writer.append(numbered(writer.next_sequence, 500, size=100))
         writer.sync()
         trim(directory, writer.durable_sequence, spare=10**9, room_bytes=settings.max_bytes // 2)
     writer.close()

@@ -237,6 +237,7 @@ def test_a_killed_broker_comes_back_and_nothing_is_lost_or_taken_twice(
     assert rabbitmq.count(f"killed-{kind}") == 0
 
 
+@pytest.mark.broker
 def test_tags_of_a_channel_the_broker_has_closed_are_never_used(tmp_path: Path) -> None:
     with private_rabbitmq(consumer_timeout_ms=1000) as impatient:
         impatient.declare_queue("slow")

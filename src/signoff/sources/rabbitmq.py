@@ -60,8 +60,9 @@ class RabbitmqConfig(SourceConfig):
     """`amqp://user:password@host:port/vhost`, or `amqps://…` for TLS."""
     queues: Annotated[Names, Field(min_length=1)]
     """The queues to consume, one or several."""
-    prefetch: int = Field(default=50_000, ge=1, le=65_535)
-    """Most messages of a queue that are with us and not acknowledged."""
+    prefetch: int = Field(default=200_000, ge=1, le=1_000_000)
+    """Most messages of a queue that are with us and not acknowledged. While one batch is being settled the
+    next one must find room beside it."""
     declare: Declare | None = None
     """What to make at the broker; null takes it as it is."""
     acknowledge: Literal["settled", "logged"] | None = None

@@ -38,6 +38,7 @@ CONNECT_S = 5.0
 ANSWER_S = 5.0
 """How long an answer may take. A quorum queue without a leader leaves a consumer without one for 60 s."""
 CLOSE_S = 2.0
+_MOST_PER_CONSUMER = 65_535
 
 # Every trouble is in the status of the intake; pika would print tracebacks with each attempt.
 logging.getLogger("pika").setLevel(logging.CRITICAL)
@@ -92,7 +93,8 @@ class Link:
         """Messages in the queues that nobody has been given."""
         with _translated(), self._within(ANSWER_S):
             found = [
-                self._channel.queue_declare(queue, passive=True).method for queue in self.queues.values()
+                self._channel.queue_declare(queue, passive=True).method
+                for queue in set(self.queues.values())
             ]
         return sum(each.message_count for each in found)
 
@@ -142,16 +144,19 @@ class Link:
         channel = self._channel
         if config.declare is not None:
             _declare(channel, config)
-        channel.basic_qos(prefetch_count=config.prefetch)
+        # A consumer may have 65,535 messages at most; several of one channel share a queue without harm.
+        consumers = 1 if config.exclusive else -(-config.prefetch // _MOST_PER_CONSUMER)
+        channel.basic_qos(prefetch_count=min(config.prefetch // consumers, _MOST_PER_CONSUMER))
         channel.add_on_cancel_callback(self._on_cancel)
         stream: Any = self._connection._impl
         number = channel.channel_number
         # Else pika would wait on for something to do: it does not know of deliveries.
         stream.divert(number, self.buffer.append, lambda: self._connection._request_channel_dispatch(number))
         for queue in config.queues:
-            consumer = f"{name}.{queue}"
-            self.queues[consumer] = queue
-            channel.basic_consume(queue, _never, exclusive=config.exclusive, consumer_tag=consumer)
+            for place in range(consumers):
+                consumer = f"{name}.{queue}.{place}"
+                self.queues[consumer] = queue
+                channel.basic_consume(queue, _never, exclusive=config.exclusive, consumer_tag=consumer)
 
     def _on_cancel(self, frame: Any) -> None:
         self._cancelled = self.queues[frame.method.consumer_tag]
