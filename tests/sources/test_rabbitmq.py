@@ -455,3 +455,21 @@ def test_acknowledge_is_acknowledgements_in_the_words_of_a_broker() -> None:
     assert RabbitmqConfig.model_validate(given).acknowledgements is None
     assert RabbitmqConfig.model_validate({**given, "acknowledge": "logged"}).acknowledgements is False
     assert RabbitmqConfig.model_validate({**given, "acknowledge": "settled"}).acknowledgements is True
+
+
+def test_more_messages_are_under_way_than_one_consumer_may_have(
+    rabbitmq: RabbitMQ, queue: str, open_: Open
+) -> None:
+    rabbit = open_(prefetch=130_000)
+    rabbit.step_until(lambda: _consumers(rabbitmq, queue) > 0)
+    assert _consumers(rabbitmq, queue) == 2
+    rabbitmq.publish(bodies(*range(70_000)), queue)
+    rabbit.step_until(lambda: rabbit.log.head() == 70_000)
+    rabbit.settle(*range(70_000))
+    rabbit.close()
+    assert rabbitmq.count(queue) == 0
+
+
+def _consumers(rabbitmq: RabbitMQ, queue: str) -> int:
+    with rabbitmq.channel() as channel:
+        return int(channel.queue_declare(queue, passive=True).method.consumer_count)
