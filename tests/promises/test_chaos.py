@@ -14,7 +14,7 @@ from tests.servers import postgres_programs
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(400)]
 
-MESSAGES, KILLS, SEED, EVERY_S = 15_000, 7, 173, 3.0
+MESSAGES, KILLS, SEED, EVERY_S = 15_000, 7, 173, 2.0
 
 
 def test_the_short_form_has_every_kind_of_fault() -> None:
