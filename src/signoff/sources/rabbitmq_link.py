@@ -93,8 +93,7 @@ class Link:
         """Messages in the queues that nobody has been given."""
         with _translated(), self._within(ANSWER_S):
             found = [
-                self._channel.queue_declare(queue, passive=True).method
-                for queue in set(self.queues.values())
+                self._channel.queue_declare(queue, passive=True).method for queue in set(self.queues.values())
             ]
         return sum(each.message_count for each in found)
 
