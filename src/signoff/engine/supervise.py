@@ -132,6 +132,7 @@ class Run:
                 once=self.options.once,
                 acknowledges=self.graph.acknowledges(name),
                 stdin_fd=stdin,
+                log_format=self.options.log_format,
             )
             fds = () if stdin is None else (stdin,)
             child = Child(f'the intake of "{name}"', "signoff.intake", job.encode(), fds)

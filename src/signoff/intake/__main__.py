@@ -6,9 +6,9 @@ and on standard error; trying again later may help).
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-import traceback
 from dataclasses import replace
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -22,6 +22,9 @@ from signoff.ledger import Follower, Ledger
 from signoff.log import LogReader, LogWriter
 from signoff.pipeline.secrets import redact
 from signoff.sources.contract import Resume, SourceContext
+from signoff.watch.logs import set_up_logging
+
+logger = logging.getLogger("signoff.intake")
 
 LOCKED = "[log-locked]"
 """Another intake has the log: the status is that one's, and must not be written over."""
@@ -32,18 +35,20 @@ def main() -> int:
     sys.meta_path.insert(0, _NoPandas())
     control = Control(os.dup(0))
     control.listen()
+    set_up_logging("text")
     try:
         job = Job.decode(control.read_job())
     except SignoffError as error:
         return _fail(None, str(error))
+    set_up_logging(job.log_format)
     _take_over_stdin(job.stdin_fd)
     try:
         job.directory.mkdir(parents=True, exist_ok=True)
         run(job, control)
     except SignoffError as error:
         return _fail(job, str(error))
-    except Exception as error:  # noqa: BLE001 - the last place where a reason can be left
-        sys.stderr.write(redact(traceback.format_exc()))
+    except Exception as error:  # the last place where a reason can be left
+        logger.exception('source "%s" failed', job.name)
         return _fail(job, f"{type(error).__name__}: {error}")
     return 0
 
@@ -89,7 +94,7 @@ def _take_over_stdin(descriptor: int | None) -> None:
 
 def _fail(job: Job | None, reason: str) -> int:
     reason = redact(reason)
-    sys.stderr.write(f'source "{job.name}": {reason}\n' if job else f"{reason}\n")
+    logger.error("%s", f'source "{job.name}": {reason}' if job else reason)
     if job and LOCKED not in reason:
         before = read_status(job.directory) or Status(0, "failed")
         failed = replace(before, pid=os.getpid(), state="failed", reason=reason, drained=False)

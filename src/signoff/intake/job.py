@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from pydantic import ValidationError
@@ -35,15 +35,17 @@ class Job:
     """False: the source is told as soon as its events are in the log."""
     stdin_fd: int | None = None
     """Descriptor of the run's own standard input, for a source that reads it."""
+    log_format: Literal["text", "json"] = "text"
+    """Style of the lines on standard error."""
 
     @classmethod
     def of(
         cls, name: str, config: SourceConfig, *, state: Path, base: Path, once: bool = False,
-        acknowledges: bool = True, stdin_fd: int | None = None,
+        acknowledges: bool = True, stdin_fd: int | None = None, log_format: Literal["text", "json"] = "text",
     ) -> Job:  # fmt: skip
         """The job of running a source with this config."""
         return cls(
-            name, config.type, reveal(config), str(state), str(base), once, acknowledges, stdin_fd
+            name, config.type, reveal(config), str(state), str(base), once, acknowledges, stdin_fd, log_format
         )  # fmt: skip
 
     def encode(self) -> bytes:

@@ -38,13 +38,15 @@ NOTE_FILE = "refused.jsonl"
 FLOW_S = 0.02
 """While messages keep coming, one batch is collected for at most this long."""
 FLOW_BYTES = 2 * 1024**2
-"""And for about so many bytes, for a log takes a batch whole or not at all."""
+"""And for so many bytes of payload, for a log takes a batch whole or not at all."""
 SILENCE_S = 0.3
 """A run that takes what is there ends after this long without a message, if the queues are empty."""
 ONCE_UNREACHABLE_S = 10.0
 ATTEMPTS = 5
 """How often the log is read again when it is trimmed while it is being read."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 10.0
+SAY_AGAIN_S = 60.0
+"""How often the log repeats that there is no connection; the status always says it, and why."""
 STEADY_S = 5.0
 """A link that lived this long was a good one: the next attempt comes soon."""
 
@@ -69,7 +71,7 @@ class RabbitmqSource(Source):
         self._over = False
         self._trouble = ""
         self._failures = 0
-        self._retry_at = self._tend_at = 0.0
+        self._retry_at = self._tend_at = self._say_again_at = 0.0
 
     # From the broker to the log
 
@@ -166,6 +168,8 @@ class RabbitmqSource(Source):
         self._link = Link(self._config, self._name)  # nothing is delivered before it is pumped
         self._deliveries, self._orphans = Deliveries(), self._find_orphans()
         self._until_forgetting = max(self._config.remember, len(self._orphans))
+        if self._trouble:
+            logger.warning("connected to %s again", self._config.url)
         self._trouble = ""
         self._last_seen = self._linked_at = time.monotonic()
         return self._link
@@ -183,9 +187,10 @@ class RabbitmqSource(Source):
         self._failures = min(self._failures + 1, 30)
         self._retry_at = now + wait
         trouble = f"no connection to {self._config.url}: {reason}"
-        if trouble != self._trouble:
-            self._trouble = trouble
+        if not self._trouble or now >= self._say_again_at:
             logger.warning("%s", trouble)
+            self._say_again_at = now + SAY_AGAIN_S
+        self._trouble = trouble
         if self._once and not self._over and now - self._down_since > ONCE_UNREACHABLE_S:
             raise SourceError(f"{trouble}; nothing is lost, what was not settled stays in the queues")
 
@@ -333,9 +338,20 @@ def _collect(link: Link, max_events: int, timeout_s: float) -> list[Message]:
     while seen < len(buffer) < max_events and time.monotonic() < until and link.bytes_received < most:
         seen = len(buffer)
         link.pump()
-    taken = buffer[:max_events]
-    del buffer[:max_events]
+    count = _within(buffer, max_events)
+    taken = buffer[:count]
+    del buffer[:count]
     return taken
+
+
+def _within(messages: Sequence[Message], max_events: int) -> int:
+    """How many of the first messages are one batch: what lay in the socket may be more, and large."""
+    size = 0
+    for count, (_, _, body) in enumerate(messages[:max_events], 1):
+        size += len(body)
+        if size >= FLOW_BYTES:
+            return count
+    return min(len(messages), max_events)
 
 
 def _runs(messages: Sequence[Message]) -> Iterable[tuple[int, int, int]]:
