@@ -32,8 +32,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from signoff.pipeline.model import SparkSettings
 
     log_file = tmp_path_factory.mktemp("spark") / "spark.log"
-    log4j = Path(session.__file__).with_name("log4j2.properties")
-    java = f"-Dlog4j2.configurationFile=file:{log4j} -Dsignoff.log={log_file} -XX:TieredStopAtLevel=1"
+    java = "-XX:TieredStopAtLevel=1"
     settings = SparkSettings(master="local[2]", config={"spark.driver.extraJavaOptions": java})
     started = session.start_session(
         "tests", settings, log_file=log_file, python_path=Path(__file__).parents[1]

@@ -27,7 +27,6 @@ from typing import Any
 
 import psycopg
 
-from signoff.engine import session
 from signoff.errors import SignoffError
 from tests.brokers import PASSWORD, USER, RabbitMQ, private_rabbitmq
 from tests.chaos import messages
@@ -247,16 +246,8 @@ def _pipeline(directory: Path, broker: str, database: str) -> Iterator[Product]:
             "warehouse": {**warehouse, "retry": {"initial_ms": 100, "max_ms": 1000}},
         },
         name="chaos",
-        spark={"master": "local[2]", "config": {"spark.driver.extraJavaOptions": _java(directory)}},
     ) as product:
         yield product
-
-
-def _java(directory: Path) -> str:
-    """As a run has it, but Java does not optimise what lives only for seconds: it starts sooner."""
-    log4j = Path(session.__file__).with_name("log4j2.properties")
-    log_file = directory / "state" / "spark.log"
-    return f"-Dlog4j2.configurationFile=file:{log4j} -Dsignoff.log={log_file} -XX:TieredStopAtLevel=1"
 
 
 def _signoff(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -57,6 +57,8 @@ Nodes = Mapping[str, Mapping[str, Any]]
 HTTP = {"type": "http", "port": 0, "acknowledge_within": "2m"}
 FILES = {"type": "files", "path": "./in/*.jsonl", "on_acknowledge": "move"}
 PARSE = {"type": "parse_json", "input": "incoming", "schema": "n INT, parts ARRAY<INT>"}
+SPARK = {"master": "local[2]", "config": {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}}
+"""Java does not optimise what runs only for seconds: half the CPU of a start."""
 SOON = {"initial_ms": 10, "max_ms": 50}
 """A `retry` that a test has the time to wait for."""
 
@@ -164,7 +166,7 @@ class Product:
     def write(self, pipeline: Mapping[str, Any] | str) -> None:
         """Write the pipeline file, as YAML text or as what it holds."""
         if not isinstance(pipeline, str):
-            content = {"name": "tested", "state": "./state", "spark": {"master": "local[2]"}, **pipeline}
+            content = {"name": "tested", "state": "./state", "spark": SPARK, **pipeline}
             pipeline = yaml.safe_dump({k: v for k, v in content.items() if v != {}}, sort_keys=False)
         self.file.write_text(pipeline)
 

@@ -42,6 +42,9 @@ _ALWAYS = {
 }
 
 
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+
 def start_session(name: str, settings: SparkSettings, *, log_file: Path, python_path: Path) -> SparkSession:
     """Start (or, in a program that has one, reuse) the session. `python_path` is where users' modules are."""
     use_java()
@@ -54,11 +57,14 @@ def start_session(name: str, settings: SparkSettings, *, log_file: Path, python_
     if settings.master.startswith("local"):
         options |= _FAST_LOCAL_CHECKPOINTS
     options["spark.executorEnv.PYTHONPATH"] = os.environ["PYTHONPATH"]
-    options["spark.driver.extraJavaOptions"] = (
+    java = (
         f"-Dlog4j2.configurationFile=file:{_LOG4J} -Dsignoff.log={log_file} "
         "-XX:+UseG1GC -XX:TieredStopAtLevel=4"
     )
-    for key, value in (options | settings.config).items():
+    options |= settings.config
+    # Added to ours; of a flag that is given twice Java takes the last.
+    options[_JAVA_OPTIONS] = f"{java} {settings.config.get(_JAVA_OPTIONS, '')}".rstrip()
+    for key, value in options.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
