@@ -149,7 +149,7 @@ def test_only_the_sink_that_had_not_finished_is_written_after_a_kill(killed):
 
 def test_a_write_that_was_not_recorded_is_repeated_and_shows_one_row(killed):
     writes = killed.seen.writes
-    assert set(writes) == {"seen/0", "seen/1"} and len(writes) >= 6, "written again after each kill"
+    assert set(writes) == {"seen/0", "seen/1"} and len(writes) >= 4, "written again after the kills"
     assert sorted(table(killed.seen.path, "events")) == [("seen/0", 1), ("seen/1", 2)]
     held = killed.hooks["also_held"].requests
     assert {r.headers["idempotency-key"] for r in held} == {"seen/0", "seen/1"}
