@@ -58,7 +58,7 @@ class Counted:
 
 
 class Killed:
-    """One run with two sources. The engine is killed twice, then the workers, while both have a batch
+    """One run with two sources. The JVM is killed, then the workers, while both have a batch
     with one sink done and one whose request has arrived, but has no answer; `plain` has receipts,
     `seen` (which shuffles) has none."""
 
@@ -101,10 +101,9 @@ class Killed:
         running.wait_for(lambda: done <= {f.name.split(".")[0] for f in receipts.rglob("*.arrow")}, 60)
         running.wait_for(lambda: holds[0].held and holds[1].held and len(self.seen.writes) == 2, 60)
         self.early = [self.moved.exists(), self.answer.done(), *_settled(product)]
-        for _ in range(2):
-            asked = len(self.hooks["held"].requests), len(self.hooks["also_held"].requests)
-            product.kill9(product.engine_pid())
-            running.wait_for(lambda asked=asked: self._asked_again(*asked), 90)
+        asked = len(self.hooks["held"].requests), len(self.hooks["also_held"].requests)
+        product.kill9(product.jvm_pid())
+        running.wait_for(lambda: self._asked_again(*asked), 90)
         asked = len(self.hooks["held"].requests), len(self.hooks["also_held"].requests)
         for pid in product.python_worker_pids():
             product.kill9(pid)
@@ -149,7 +148,7 @@ def test_only_the_sink_that_had_not_finished_is_written_after_a_kill(killed):
 
 def test_a_write_that_was_not_recorded_is_repeated_and_shows_one_row(killed):
     writes = killed.seen.writes
-    assert set(writes) == {"seen/0", "seen/1"} and len(writes) >= 4, "written again after the kills"
+    assert set(writes) == {"seen/0", "seen/1"} and len(writes) >= 3, "written again after the kills"
     assert sorted(table(killed.seen.path, "events")) == [("seen/0", 1), ("seen/1", 2)]
     held = killed.hooks["also_held"].requests
     assert {r.headers["idempotency-key"] for r in held} == {"seen/0", "seen/1"}
@@ -171,12 +170,12 @@ def test_the_account_of_a_killed_run_adds_up(killed):
 # -- at random moments, under load
 
 EVENTS_A_FILE = 600
-FILES_A_ROUND = 4
+FILES_A_ROUND = 11
 REQUESTS_A_ROUND = 8
 EVENTS_A_REQUEST = 25
 MALFORMED = 97
 """Every so many-th line of a file is no JSON."""
-KILLS = ["worker", "intake incoming", "engine", "intake posted", "run", "worker", "jvm", "intake incoming"]
+KILLS = ["worker", "intake posted", "engine"]
 
 
 class Load:
