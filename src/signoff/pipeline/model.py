@@ -86,9 +86,9 @@ class SourceConfig(NodeConfig):
     When false the source is told as soon as its events are in the log."""
     encoding: Literal["utf-8", "binary"] = "utf-8"
     """`utf-8`: the payload is a string, and other bytes are a dead letter. `binary`: it is BINARY."""
-    max_events_per_batch: int = Field(default=500_000, ge=1)
+    max_events_per_batch: int = Field(default=200_000, ge=1)
     """Most events one micro-batch takes from the log; it takes fewer when fewer are there."""
-    max_bytes_per_batch: int = Field(default=256 * 1024**2, ge=1024 * 1024)
+    max_bytes_per_batch: int = Field(default=128 * 1024**2, ge=1024 * 1024)
     """About how many bytes of the log one micro-batch takes at most."""
     max_event_bytes: int = Field(default=16 * 1024**2, ge=1)
     """Largest payload; what is larger is a dead letter of which only the beginning is kept."""
