@@ -184,6 +184,32 @@ def test_what_was_settled_while_the_connection_was_down_is_acknowledged_when_it_
     assert rabbitmq.count(queue) == 0
 
 
+def test_a_new_message_among_old_ones_is_not_acknowledged_with_them(
+    rabbitmq: RabbitMQ, open_: Open, cable: Cable
+) -> None:
+    """The old one, with the higher tag, is acknowledged at once; that must not include the new one."""
+    rabbitmq.declare_queue("urgent", kind="classic", arguments={"x-max-priority": 5})
+    rabbitmq.publish(bodies(0), "urgent", priority=1)
+    rabbit = open_(url=cable.url, queues="urgent")
+    rabbit.take(1)
+    cable.cut()
+    rabbit.step_until(lambda: rabbit.source._link is None)
+    rabbit.settle(0)
+    rabbitmq.wait_for("urgent", 1)
+    rabbitmq.publish(bodies(1), "urgent", message_id=lambda _: "new", priority=5)
+    wait_until(lambda: rabbit.source._linked(0.05))
+    link = rabbit.source._link
+    wait_until(lambda: (link.pump(0.05), len(link.buffer) == 2)[1])
+    assert [body for _, _, body in link.buffer] == bodies(1, 0)
+    events = rabbit.source.receive(10, 0.05)
+    assert events.column("payload").to_pylist() == bodies(1)
+    assert rabbit.source._deliveries.owed == 1
+    rabbit.close()  # before it was logged
+    rabbitmq.wait_for("urgent", 1)
+    assert [message.body for message in rabbitmq.take("urgent")] == bodies(1)
+    rabbitmq.delete_queue("urgent")
+
+
 def test_events_handed_out_but_not_logged_at_a_cut_are_recognised_too(
     rabbitmq: RabbitMQ, queue: str, open_: Open, cable: Cable
 ) -> None:

@@ -207,15 +207,23 @@ class RabbitmqSource(Source):
 
     def _events(self, link: Link, messages: list[Message]) -> pa.RecordBatch | None:
         """Hand out what is new; what is in the log already only gets its new tag."""
-        fresh = messages
+        fresh, known = messages, list[int]()
         if self._orphans:
-            fresh = self._recognise(messages)
+            fresh, known = self._recognise(messages)
             self._until_forgetting -= len(messages)
             if self._until_forgetting < 0:
                 self._until_forgetting = self._config.remember
                 self._orphans.forget(self._settled, self._base)
-        if not fresh:
-            return None
+        events = self._hand_out(link, fresh) if fresh else None
+        # Only now: `multiple` acknowledges whatever is below, and must find the new ones outstanding.
+        try:
+            self._refuse({n: self._refused[n] for n in known if n in self._refused})
+            self._acknowledge(BitMap64([n for n in known if n < self._base or n in self._settled]))
+        except (LinkLost, OSError) as error:  # what was handed out goes into the log even so
+            self._lost(str(error))
+        return events
+
+    def _hand_out(self, link: Link, fresh: list[Message]) -> pa.RecordBatch:
         first = self._next
         for tag, place, count in _runs(fresh):
             self._deliveries.hand_out(tag, first + place, count)
@@ -224,7 +232,8 @@ class RabbitmqSource(Source):
         self._received.append((first, events))
         return events
 
-    def _recognise(self, messages: list[Message]) -> list[Message]:
+    def _recognise(self, messages: list[Message]) -> tuple[list[Message], list[int]]:
+        """The messages that are new, and the numbers of the others, which get their new tags."""
         fresh: list[Message] = []
         known: list[int] = []
         limit = self._config.max_event_bytes
@@ -237,9 +246,7 @@ class RabbitmqSource(Source):
             else:
                 self._deliveries.bind(method.delivery_tag, sequence)
                 known.append(sequence)
-        self._refuse({n: self._refused[n] for n in known if n in self._refused})
-        self._acknowledge(BitMap64([n for n in known if n < self._base or n in self._settled]))
-        return fresh
+        return fresh, known
 
     def _find_orphans(self) -> Orphans:
         """Everything that was handed out and may come again: from the log, and on its way there."""
