@@ -278,6 +278,11 @@ class RabbitMQ:
         with self.channel() as channel:
             return int(channel.queue_declare(queue, passive=True).method.message_count)
 
+    def consumers(self, queue: str) -> int:
+        """How many consumers the queue has; what one of them leaves is back in the queue when it is gone."""
+        with self.channel() as channel:
+            return int(channel.queue_declare(queue, passive=True).method.consumer_count)
+
     def wait_for(self, queue: str, messages: int, timeout_s: float = PATIENCE_S) -> None:
         """Wait until so many messages wait in the queue."""
         counts: list[int] = []

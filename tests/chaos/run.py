@@ -35,7 +35,7 @@ from tests.chaos.publisher import Publisher
 from tests.chaos.verdict import Evidence, Finding, Row, judge
 from tests.chaos.wire import wire_to
 from tests.promises.product import SIGNOFF, Product
-from tests.servers import PostgresServer, private_postgres
+from tests.servers import PostgresServer, private_postgres, wait_until
 
 COLUMNS = "event_id, message_id, n, text"
 _MOST_PER_S = 8_000.0
@@ -169,12 +169,15 @@ class Chaos:
             self.findings.append(Finding(f"the run ended with code {done.code} after SIGTERM"))
         if outlived := self.victims.outlived():
             self.findings.append(Finding("processes outlived their run", tuple(outlived)))
+        if "unknown delivery tag" in done.output:
+            self.findings.append(Finding("the source acknowledged by a tag that was not its own any more"))
         if ended := self.victims.ended_by_itself:
             codes = ", ".join(map(str, ended))
             self.findings.append(Finding(f"the run ended by itself {len(ended)} times, with code {codes}"))
 
     def _judge(self) -> None:
-        time.sleep(1)  # what was left unacknowledged is back in its queue by then
+        # Then what was left unacknowledged is back in its queue.
+        wait_until(lambda: not any(map(self._rabbitmq.consumers, messages.QUEUES)), what="no consumer")
         audit = _signoff("audit", self._product.file, "--json")
         letters = _signoff("dead-letters", "list", self._product.file, "--json").stdout.splitlines()
         evidence = Evidence(

@@ -97,9 +97,6 @@ class RabbitmqSource(Source):
         except LinkLost as lost:
             self._lost(str(lost))
             return None
-        except OSError as error:  # no room for the note of a refusal: what was taken must come again
-            self._lost(str(error))
-            raise
 
     def logged(self, first_sequence: int, count: int) -> None:
         first, events = self._received.popleft()
@@ -219,7 +216,7 @@ class RabbitmqSource(Source):
         try:
             self._refuse({n: self._refused[n] for n in known if n in self._refused})
             self._acknowledge(BitMap64([n for n in known if n < self._base or n in self._settled]))
-        except (LinkLost, OSError) as error:  # what was handed out goes into the log even so
+        except (LinkLost, OSError) as error:  # no room for the note, too; what was handed out is logged
             self._lost(str(error))
         return events
 
