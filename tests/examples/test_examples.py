@@ -25,7 +25,7 @@ pytestmark = pytest.mark.spark
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SIGNOFF = Path(sys.executable).with_name("signoff")
-SECONDS = 120
+SECONDS = 240
 
 
 @pytest.fixture

@@ -23,9 +23,7 @@ from signoff.intake.__main__ import main
 from signoff.ledger import Ledger, Outcome, RowOutcome, RowRef, SinkState
 from signoff.log import LogReader
 from signoff.pipeline.model import SourceConfig
-
-PATIENCE_S = 30.0
-
+from tests.servers import PATIENCE_S
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["signoff.intake.__main__"])

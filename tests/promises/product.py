@@ -110,7 +110,7 @@ class Running:
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.output}") from None
 
-    def wait(self, timeout: float = 60.0) -> Completed:
+    def wait(self, timeout: float = PATIENCE_S) -> Completed:
         """Wait for its end."""
         try:
             code = self._process.wait(timeout)
@@ -118,7 +118,7 @@ class Running:
             raise AssertionError(f"it still runs after {timeout} s:\n{self.output}") from None
         return Completed(code, self.output)
 
-    def terminate(self, timeout: float = 60.0) -> Completed:
+    def terminate(self, timeout: float = PATIENCE_S) -> Completed:
         """SIGTERM, as a service manager sends it; wait for the end."""
         self._process.send_signal(signal.SIGTERM)
         return self.wait(timeout)
@@ -179,7 +179,7 @@ class Product:
         self._runs.append(running)
         return running
 
-    def run_once(self, timeout: float = 60.0, *args: str, stdin: Any = subprocess.DEVNULL) -> Completed:
+    def run_once(self, timeout: float = PATIENCE_S, *args: str, stdin: Any = subprocess.DEVNULL) -> Completed:
         """`signoff run pipeline.yaml --once`."""
         running = self.start("--once", *args, stdin=stdin)
         done: Completed = running.wait(timeout)
@@ -360,7 +360,7 @@ class Inline(Product):
         return running
 
     def run_once(
-        self, timeout: float = 60.0, *args: str, stdin: Any = None, patience_s: float = 30.0
+        self, timeout: float = PATIENCE_S, *args: str, stdin: Any = None, patience_s: float = 30.0
     ) -> Completed:
         return self.start("--once", *args, stdin=stdin, patience_s=patience_s).wait(timeout)
 
@@ -390,7 +390,7 @@ class InlineRunning:
 
     wait_for = Running.wait_for
 
-    def wait(self, timeout: float = 60.0) -> Completed:
+    def wait(self, timeout: float = PATIENCE_S) -> Completed:
         self._thread.join(timeout)
         assert self.ended, f"it still runs after {timeout} s:\n{self.output}"
         if self._failure is not None:
@@ -398,7 +398,7 @@ class InlineRunning:
         assert self._code is not None
         return Completed(self._code, self.output)
 
-    def terminate(self, timeout: float = 60.0) -> Completed:
+    def terminate(self, timeout: float = PATIENCE_S) -> Completed:
         self._run.stop_requested = True
         return self.wait(timeout)
 

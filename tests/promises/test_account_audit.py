@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.promises.product import SIGNOFF, Inline, Product
-from tests.servers import WebhookServer
+from tests.servers import PATIENCE_S, WebhookServer
 
 pytestmark = pytest.mark.spark
 
@@ -51,7 +51,7 @@ def test_the_account_adds_up_at_every_moment_of_a_run(inline, webhook):
         seen.append(product.account())  # which asserts that it is balanced
         return product.told_upto() == count
 
-    running.wait_for(finished, 90)
+    running.wait_for(finished)
     running.terminate()
     last = product.account()
     kinds = ("delivered", "dropped", "dead_lettered", "refused", "expired", "in_flight")
@@ -191,6 +191,6 @@ def test_the_audit_says_what_was_tampered_with(copy, tampered):
     damage, word = TAMPERED[tampered]
     damage(copy.state)
     command = [str(SIGNOFF), "audit", str(copy.file)]
-    after = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    after = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert after.returncode != 0 and word in after.stderr, after.stdout + after.stderr
     assert "Traceback" not in after.stderr

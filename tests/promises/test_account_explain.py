@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.promises.product import SIGNOFF
+from tests.servers import PATIENCE_S
 
 pytestmark = pytest.mark.spark
 
@@ -81,11 +82,14 @@ def test_every_state_of_an_event_is_explained_while_the_run_goes_on(inline, webh
     assert product.command("explain", str(product.file), "no id at all").code == 2
 
     shown = subprocess.run(
-        [str(SIGNOFF), "explain", str(product.file), "incoming/4"], capture_output=True, text=True, timeout=60
+        [str(SIGNOFF), "explain", str(product.file), "incoming/4"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert shown.returncode == 0 and "in flight, not acknowledged" in shown.stdout
     failing.stop()
-    running.wait_for(lambda: product.told_upto() == 15, 60)
+    running.wait_for(lambda: product.told_upto() == 15)
     assert product.explain("incoming/4")["state"] == product.explain("incoming/14")["state"] == "delivered"
     for webhook in webhooks:
         webhook.down()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.promises.product import SIGNOFF
+from tests.servers import PATIENCE_S
 
 pytestmark = pytest.mark.spark
 
@@ -75,7 +76,7 @@ def test_letters_are_replayed_and_dropped_without_a_run(inline, webhooks):
     bad.stop()
     calls = len(first.requests)
     command = [str(SIGNOFF), "dead-letters", "replay", str(product.file), "incoming/1", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["replayed"] == 1
     assert len(first.requests) == calls and second.accepted_ids[-1] == "incoming/1"

@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(900)]
 ROWS = {"type": "parse_json", "schema": "n BIGINT"}
 QUICK = {"initial_ms": 50, "max_ms": 200}
 JSON = {"Content-Type": "application/json"}
+PATIENT = {"type": "http", "timeout_ms": 900_000}
+"""Asks again only when a process is killed, however long that takes to come."""
 
 
 def jsonl(folder: Path) -> list[dict[str, Any]]:
@@ -83,9 +85,9 @@ class Killed:
                 "table": {"type": "sqlite", "input": "plain_rows", "path": "plain.db", "table": "events"},
                 "done": {"type": "http", "input": "plain_rows", "url": self.hooks["done"].url},
                 "archive": {"type": "files", "input": "plain_rows", "path": "out"},
-                "held": {"type": "http", "input": "plain_rows", "url": self.hooks["held"].url},
+                "held": {**PATIENT, "input": "plain_rows", "url": self.hooks["held"].url},
                 "seen_table": {"type": "sqlite", "input": "once", "path": "seen.db", "table": "events"},
-                "also_held": {"type": "http", "input": "once", "url": self.hooks["also_held"].url},
+                "also_held": {**PATIENT, "input": "once", "url": self.hooks["also_held"].url},
             },
         )
         self.moved = directory / "plain" / "acknowledged" / "1.jsonl"
@@ -98,20 +100,20 @@ class Killed:
         self.answer = product.post([{"n": 1}, {"n": 2}, {"n": 1}], source="seen", headers=JSON)
         receipts = product.state / "receipts"
         done = {"table", "done", "archive"}
-        running.wait_for(lambda: done <= {f.name.split(".")[0] for f in receipts.rglob("*.arrow")}, 60)
-        running.wait_for(lambda: holds[0].held and holds[1].held and len(self.seen.writes) == 2, 60)
+        running.wait_for(lambda: done <= {f.name.split(".")[0] for f in receipts.rglob("*.arrow")})
+        running.wait_for(lambda: holds[0].held and holds[1].held and len(self.seen.writes) == 2)
         self.early = [self.moved.exists(), self.answer.done(), *_settled(product)]
         asked = len(self.hooks["held"].requests), len(self.hooks["also_held"].requests)
         product.kill9(product.jvm_pid())
-        running.wait_for(lambda: self._asked_again(*asked) and len(self.seen.writes) >= 4, 90)
+        running.wait_for(lambda: self._asked_again(*asked) and len(self.seen.writes) >= 4)
         asked = len(self.hooks["held"].requests), len(self.hooks["also_held"].requests)
         for pid in product.python_worker_pids():
             product.kill9(pid)
-        running.wait_for(lambda: self._asked_again(*asked) and len(self.seen.writes) >= 6, 60)
+        running.wait_for(lambda: self._asked_again(*asked) and len(self.seen.writes) >= 6)
         self.still_early = [self.moved.exists(), self.answer.done(), *_settled(product)]
         for hold in holds:
             hold.release()
-        running.wait_for(lambda: product.told_upto("plain") == 5 and self.answer.done(), 90)
+        running.wait_for(lambda: product.told_upto("plain") == 5 and self.answer.done())
         self.ended = running.terminate()
 
     def _asked_again(self, held: int, also_held: int) -> bool:
@@ -264,13 +266,13 @@ def test_every_event_is_settled_once_whatever_is_killed_at_whatever_moment(load,
         load.add()
         goal = product.settled_upto() + chance.randrange(1, EVENTS_A_FILE * 2)
         goal = min(goal, load.lines)
-        running.wait_for(lambda goal=goal: product.settled_upto() >= goal, 120)
+        running.wait_for(lambda goal=goal: product.settled_upto() >= goal)
         moment.wait(chance.uniform(0, 0.4))  # not just after a record: anywhere in the next batch
         running = _kill(what, product, running)
         _assert_only_settled_files_are_moved(load)
     load.finish()
-    running.wait_for(lambda: product.told_upto() == load.lines, 120)
-    running.wait_for(lambda: product.settled_upto("posted") == product.received("posted"), 60)
+    running.wait_for(lambda: product.told_upto() == load.lines)
+    running.wait_for(lambda: product.settled_upto("posted") == product.received("posted"))
     assert running.terminate().code == 0
     _assert_exactly_once(load, webhook)
 

@@ -67,7 +67,7 @@ def test_a_sink_that_is_down_for_long_fills_the_log_to_its_limit_and_holds_the_s
         product.put(f"{number:02}.jsonl", numbered(number * 500, 500, pad=1000))
     running = product.start()
     running.wait_for(lambda: (status := product.intake_status()) and status.state == "held")
-    running.wait_for(lambda: _attempts(product) > 0, 60)
+    running.wait_for(lambda: _attempts(product) > 0)
     status = product.status()
     assert status["sources"]["incoming"]["held_back"]
     assert status["sinks"]["hook"]["failing_since"] and webhook.url in status["sinks"]["hook"]["last_error"]
@@ -83,7 +83,7 @@ def test_a_sink_that_is_down_for_long_fills_the_log_to_its_limit_and_holds_the_s
     assert "log.max_bytes" in product.status()["sources"]["incoming"]["reason"]
 
     webhook.up()
-    running.wait_for(lambda: product.told_upto() == 20_000, 60)
+    running.wait_for(lambda: product.told_upto() == 20_000)
     assert log_bytes(product) <= LIMIT + ONE_READ
     assert sorted(written(product.directory / "out")) == list(range(20_000))
     assert {row["n"] for row in webhook.accepted} == set(range(20_000))
@@ -121,7 +121,7 @@ def test_a_full_disk_stops_the_intake_and_loses_nothing(inline):
     assert sorted(path.name for path in (product.directory / "in").glob("*.jsonl")) == ["2.jsonl", "3.jsonl"]
 
     limit_file_size(product.intake_pid(), resource.RLIM_INFINITY)
-    running.wait_for(lambda: product.told_upto() == 600, 60)
+    running.wait_for(lambda: product.told_upto() == 600)
     assert written(product.directory / "out") == list(range(600))
     assert not product.status()["sources"]["incoming"]["held_back"]
     running.terminate()
@@ -141,7 +141,7 @@ def test_an_intake_that_is_killed_on_a_full_disk_loses_nothing(inline):
     product.put("1.jsonl", numbered(0, 400))
     running.wait_for(lambda: product.intake_status().state == "held")
     product.kill9(pid)
-    running.wait_for(lambda: product.told_upto() == 400, 60)
+    running.wait_for(lambda: product.told_upto() == 400)
     running.terminate()
     assert written(product.directory / "out") == list(range(400))
     assert product.account()["delivered"] == 400
@@ -166,9 +166,9 @@ def test_a_sink_on_a_full_disk_is_waited_for(inline):
     full.write_text("in the way: no part can be written")
     product.put("1.jsonl", numbered(0, 10))
     running = product.start()
-    running.wait_for(lambda: _attempts(product) > 1, 60)
+    running.wait_for(lambda: _attempts(product) > 1)
     assert product.account()["in_flight"] == 10 and (product.directory / "in" / "1.jsonl").exists()
     full.unlink()
-    running.wait_for(lambda: product.told_upto() == 10, 60)
+    running.wait_for(lambda: product.told_upto() == 10)
     running.terminate()
     assert written(product.directory / "out") == list(range(10))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.promises.product import SIGNOFF
-from tests.servers import wait_until
+from tests.servers import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -173,7 +173,7 @@ def test_a_second_run_on_the_same_state_is_refused_with_the_pid_of_the_first(inl
     running = product.start()
     pid = wait_until(lambda: product.status()["pid"])
     command = [str(SIGNOFF), "run", str(product.file), "--quiet"]
-    second = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    second = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert second.returncode == 2 and f"in use by the run with pid {pid}" in second.stderr
     product.put("1.jsonl", numbered(0, 3))
     running.wait_for(lambda: product.told_upto() == 3)

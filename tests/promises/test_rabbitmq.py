@@ -104,7 +104,7 @@ def test_a_permanent_refusal_is_one_rejection_and_a_transient_one_is_tried_again
     )
     rabbitmq.publish(numbers(1, 2, 3), "strict")
     product.start()
-    rabbitmq.wait_for("refused", 2, 60)
+    rabbitmq.wait_for("refused", 2)
     wait_until(lambda: product.account()["in_flight"] == 0)
     # Number 2 came three times: once, and twice again. Each time it is an event of its own.
     assert product.account() == books(delivered=1, refused=4)
@@ -211,7 +211,7 @@ def test_while_a_sink_is_down_the_broker_keeps_what_exceeds_the_prefetch(
     wait_until(lambda: product.status()["sinks"]["out"]["failing_since"] is not None)
     assert (product.received(), rabbitmq.count(queue)) == (50, 450)
     webhook.up()
-    wait_until(lambda: product.account() == books(delivered=500), 60)
+    wait_until(lambda: product.account() == books(delivered=500))
     product.close()
     assert rabbitmq.count(queue) == 0
 

@@ -19,7 +19,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from signoff.intake import read_status
 from tests.brokers import PASSWORD, RabbitMQ
-from tests.servers import wait_until
+from tests.servers import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -48,12 +48,12 @@ def test_messages_are_acknowledged_when_their_batch_is_committed_although_no_oth
     def work(batch: DataFrame, _: int) -> None:
         if batch.count():  # the first batch of a query comes even when there is nothing yet
             seen.set()
-            assert go.wait(60)
+            assert go.wait(PATIENCE_S)
 
     rabbitmq.declare_queue("alone")
     _publish(rabbitmq, 10)
     with _query(spark, rabbitmq, tmp_path, work):
-        assert seen.wait(60)
+        assert seen.wait(PATIENCE_S)
         assert _told(tmp_path) == 0, "nothing is acknowledged while the batch is under way"
         go.set()
         wait_until(lambda: _told(tmp_path) == 10, 20, "acknowledged")

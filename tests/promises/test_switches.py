@@ -29,7 +29,7 @@ def test_a_source_that_cannot_acknowledge_is_mixed_with_one_that_can(
     )
     product.start()
     answer = product.post({"n": 1})
-    wait_until(lambda: product.account("numbers") == books(delivered=50), 120)
+    wait_until(lambda: product.account("numbers") == books(delivered=50))
     hold.wait_for(1)
     assert_waits(answer)
     assert product.account() == books(in_flight=1)
