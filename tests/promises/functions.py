@@ -26,6 +26,10 @@ def wrong_type(row: dict[str, Any]) -> dict[str, Any]:
     return {"n": "text" if row["n"] == 7 else row["n"]}
 
 
+def unchanged(df: DataFrame) -> DataFrame:
+    return df
+
+
 def twice(df: DataFrame) -> DataFrame:
     return df.where("n <> 3").withColumn("twice", F.col("n") * 2)
 

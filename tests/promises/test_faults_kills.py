@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.promises.product import Product
+from tests.promises.product import SPARK, Product
 from tests.servers import WebhookServer, free_port, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(900)]
@@ -89,6 +89,7 @@ class Killed:
                 "seen_table": {"type": "sqlite", "input": "once", "path": "seen.db", "table": "events"},
                 "also_held": {**PATIENT, "input": "once", "url": self.hooks["also_held"].url},
             },
+            spark={**SPARK, "master": "local[4]"},  # three tasks are held at a time
         )
         self.moved = directory / "plain" / "acknowledged" / "1.jsonl"
 

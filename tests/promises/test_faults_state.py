@@ -17,6 +17,8 @@ pytestmark = pytest.mark.spark
 
 FILES = {"type": "files", "path": "in/*.jsonl", "on_acknowledge": "move"}
 ROWS = {"type": "parse_json", "input": "incoming", "schema": "n BIGINT"}
+STREAMS = {"type": "python", "input": "parsed", "function": "tests.promises.functions:unchanged"}
+"""A function on DataFrames: the source's query is a stream, with a checkpoint."""
 ARCHIVE = {"type": "files", "input": "rows", "path": "out"}
 QUICK = {"initial_ms": 20, "max_ms": 50}
 
@@ -48,7 +50,7 @@ def owing(product: Any, sink: str) -> bool:
 @pytest.mark.parametrize("damage", ["lost", "torn offsets", "torn commits", "lost offsets"])
 def test_a_damaged_checkpoint_is_mended_from_the_ledger_while_a_batch_is_open(inline, webhook, damage):
     product = inline(
-        sources={"incoming": FILES}, transforms={"rows": ROWS},
+        sources={"incoming": FILES}, transforms={"parsed": ROWS, "rows": STREAMS},
         sinks={"archive": ARCHIVE, "hook": hook_to(webhook)},
     )  # fmt: skip
     product.put("1.jsonl", numbered(0, 10))

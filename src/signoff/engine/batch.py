@@ -21,7 +21,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyroaring import BitMap64
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_type
 
 from signoff.engine.compile import Plan
@@ -29,8 +29,9 @@ from signoff.engine.control import Control, GaveUp, Interrupted
 from signoff.engine.delivery import Pass, SinkTask, Span
 from signoff.engine.letters import LetterStore
 from signoff.engine.poison import PlanFailed, last_line
-from signoff.engine.receipts import read_receipts, receipts_directory, remove_receipts
+from signoff.engine.receipts import Receipt, read_receipts, receipts_directory, remove_receipts
 from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
+from signoff.engine.standing import StandingPass
 from signoff.engine.verdict import Round, judge
 from signoff.errors import SinkError
 from signoff.ledger.ledger import Ledger
@@ -88,10 +89,18 @@ class BatchRunner:
     isolate: Callable[[int, int], None]
     """Find the events a plan fails on, store them as dead letters, exclude them from reading.
     Raises PlanFailed if it is not the events."""
+    standing: StandingPass | None = None
+    """Does first passes where each batch is a job of its own."""
     _due: dict[str, float] = field(default_factory=dict)
 
+    def first_tasks(self, plan: Plan) -> tuple[SinkTask, ...]:
+        """What the first pass over any batch has to do."""
+        return tuple(
+            sink_task(name, entry, SinkState(done=False), plan) for name, entry in self.sinks.items()
+        )
+
     def run(self, batch: BatchRef, plan: Plan | None) -> None:
-        """Do a batch until it is settled. `plan` is the stream's own; None: read the range again.
+        """Do a batch until it is settled. `plan` is the stream's own; None: read the range.
 
         Raises Interrupted or GaveUp when the run ends first; the batch then stays owed.
         """
@@ -199,6 +208,9 @@ class BatchRunner:
         covered: dict[str, list[Span]] = {}
         for receipt in receipts:
             covered.setdefault(receipt.sink, []).append(receipt.span)
+        if plan is None and self.standing is not None and self._is_first(asked, receipts, with_errors):
+            self._size_arrow(self.standing.spark, batch)
+            return from_table(self.standing.run(batch))
         if plan is None:
             start, end = _span(batch, asked, with_errors)
             plan = self.range_plan(start, end, None if with_errors else set(asked))
@@ -206,17 +218,23 @@ class BatchRunner:
             sink_task(name, self.sinks[name], state, plan, covered.get(name, ()))
             for name, state in asked.items()
         )
-        self._size_arrow(plan.df, batch)
+        self._size_arrow(plan.df.sparkSession, batch)
         errors = plan.errors if with_errors else ()
         one_pass = Pass(batch, tasks, errors, None if plan.shuffled else directory)
         results = from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow())
         return results + [result for receipt in receipts for result in receipt.results]
 
-    def _size_arrow(self, df: DataFrame, batch: BatchRef) -> None:
+    def _is_first(
+        self, asked: Mapping[str, SinkState], receipts: Sequence[Receipt], with_errors: bool
+    ) -> bool:
+        untouched = all(not state.attempts and state.owed is None for state in asked.values())
+        return with_errors and untouched and not receipts and asked.keys() == self.sinks.keys()
+
+    def _size_arrow(self, spark: SparkSession, batch: BatchRef) -> None:
         """Let Spark measure what it sends to Python, row by row, only where rows may be large."""
         size = LogReader(self.log).size(batch.start, batch.end)
         small = size <= _SMALL_BATCH and size <= _SMALL_EVENT * (batch.end - batch.start)
-        df.sparkSession.conf.set(_ARROW_BYTES, _UNMEASURED if small else _ARROW_BATCH)
+        spark.conf.set(_ARROW_BYTES, _UNMEASURED if small else _ARROW_BATCH)
 
     def _excluded(self, known: BatchState) -> list[Result]:
         """Poison events: the log withholds them from Spark, so their outcome is added here."""

@@ -1,8 +1,9 @@
 """Spark's checkpoint of a query: where it is, which range a batch has, and what to do with a torn one.
 
 The ledger is the authority on what is done; the checkpoint only says how Spark cuts the log into
-batches (and holds the state of stateful steps). So a stateless query can lose its checkpoint: what is
-open in the ledger is finished first, and a new one begins after it.
+batches (and holds the state of stateful steps). So a stream without state (a user's function on
+DataFrames that keeps none) can lose its checkpoint: what is open in the ledger is finished first, and a
+new one begins after it.
 
 Invariant: the offsets of a checkpoint in use reach at least as far as the ledger's batches, for Spark
 writes them before the batch is opened. One that is behind belongs to an earlier form of the pipeline.

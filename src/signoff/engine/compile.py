@@ -1,7 +1,8 @@
 """From a checked graph to one Spark plan per source.
 
 The plan of a source is everything stateless and stateful behind it, down to the rows that go to
-Python: one record per row with its lineage, the columns any sink needs, one boolean per delivery
+Python: one record per row with its lineage (of rows that are events as they came, only the sequence:
+a column of empty texts costs as much as any other), the columns any sink needs, one boolean per delivery
 and the error columns. Rows that go nowhere and carry no error are left out here, inside Spark: an
 event that appears nowhere in a finished batch was dropped, and that costs nothing.
 """
@@ -236,6 +237,7 @@ class _Compiler:
             if physical
         }
         reasons = {error.column for error in errors}
+        lineage = (SEQUENCE,) if all(frame.childless for frame in frames.values()) else (SEQUENCE, CHILD)
         parts = []
         for frame in frames.values():
             columns = [c for c in frame.df.columns if c in alive or c in needed or c in reasons]
@@ -246,7 +248,7 @@ class _Compiler:
             # more what it asks for: parse every event twice, call a user's function twice.
             barred = frame.df.withColumn(_BARRIER, F.spark_partition_id())
             chosen = barred.where(somewhere & (F.col(_BARRIER) >= F.lit(0)))
-            parts.append(chosen.select(SEQUENCE, CHILD, *columns))
+            parts.append(chosen.select(*lineage, *columns))
         df = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
         return Plan(
             df=df,

@@ -149,7 +149,8 @@ class _Lineage:
 
     def __init__(self, rows: pa.RecordBatch) -> None:
         self.sequences = rows.column(SEQUENCE).to_numpy()
-        self.children = rows.column(CHILD)
+        has_children = CHILD in rows.schema.names
+        self.children = rows.column(CHILD) if has_children else pa.repeat("", rows.num_rows)
 
     def widen(self, span: Span | None) -> Span:
         low, high = int(self.sequences.min()), int(self.sequences.max())

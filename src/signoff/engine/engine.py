@@ -20,13 +20,16 @@ from pyspark.sql import SparkSession
 from signoff.engine.batch import build_sinks
 from signoff.engine.control import Control, GaveUp
 from signoff.engine.query import Shared, SourceQuery
+from signoff.engine.ranges import RangeQuery
 from signoff.engine.replay import Replayer
 from signoff.engine.session import start_session
+from signoff.engine.stream import StreamQuery
 from signoff.errors import PermanentError, TransientError
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.secrets import redact
+from signoff.transforms.contract import Transform
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +67,7 @@ class Engine:
         self.letters = DeadLetters(graph.state / "dead_letters.db")
         self.sinks = build_sinks(graph)
         shared = Shared(graph, self.spark, self.ledger, self.letters, self.sinks, control)
-        self.queries = {name: SourceQuery(shared, name) for name in graph.sources}
+        self.queries = {name: _query(shared, name) for name in graph.sources}
         self.replayer = Replayer(shared)
         self._restart_at: dict[str, tuple[float, float]] = {}
 
@@ -158,6 +161,13 @@ class Engine:
             except Exception as error:  # noqa: BLE001 - the run is over; Spark may be gone already
                 logger.info("stopping a query: %s", redact(str(error)))
         self.status.report("stopped")
+
+
+def _query(shared: Shared, source: str) -> SourceQuery:
+    """A stream where a step behind the source needs one."""
+    steps = (shared.graph.nodes[name].config for name in shared.graph.downstream(source))
+    streams = any(isinstance(step, Transform) and step.streams for step in steps)
+    return StreamQuery(shared, source) if streams else RangeQuery(shared, source)
 
 
 class EngineStatus:

@@ -120,6 +120,26 @@ class LogReader:
                     total += segment_path(self.directory, first).stat().st_size * common / (following - first)
         return int(total)
 
+    def end_after(self, begin: int) -> int:
+        """End of what is durable, for somebody who has read up to `begin`."""
+        head = self.head()
+        if head < begin:
+            # After a loss of power the head file may be older than the events and whoever read them.
+            head = self.scan()
+        if head < begin:
+            raise LogError(
+                f"[log-range] {self.directory}: it has been read up to {begin}, but the log ends at {head}; "
+                "what was read belongs to another log, or the log was removed"
+            )
+        return head
+
+    def within(self, begin: int, end: int, most_bytes: int | None) -> int:
+        """Where a batch from `begin` must end, before `end`, to take about so many bytes at most."""
+        if most_bytes is None or begin >= end:
+            return end
+        size = self.size(begin, end)
+        return end if size <= most_bytes else begin + max((end - begin) * most_bytes // size, 1)
+
     def lookup(self, sequences: Iterable[int]) -> dict[int, dict[str, Any]]:
         """Single events by sequence number, as dicts of their columns; those not kept are left out."""
         end, segments = self.head(), self._segments()

@@ -13,13 +13,15 @@ Nothing follows from Spark's `commit`: settlement is decided elsewhere, and so i
 from __future__ import annotations
 
 import difflib
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
@@ -204,7 +206,7 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         end = self._end_after(begin)
         if isinstance(limit, ReadMaxRows):
             end = min(end, begin + limit.max_rows)
-        end = self._within_bytes(begin, end)
+        end = self._log.within(begin, end, self.options.max_bytes_per_batch)
         if isinstance(limit, ReadMinRows) and self._target is None and end - begin < limit.min_rows:
             end = begin
         return {"sequence": end}
@@ -219,23 +221,8 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         """Driver, once per micro-batch; after a crash again with the same range."""
         return self.divide(start["sequence"], end["sequence"])
 
-    def _within_bytes(self, begin: int, end: int) -> int:
-        most = self.options.max_bytes_per_batch
-        if most is None or begin >= end:
-            return end
-        size = self._log.size(begin, end)
-        return end if size <= most else begin + max((end - begin) * most // size, 1)
-
     def _end_after(self, begin: int) -> int:
-        head = self._log.head()
-        if head < begin:
-            # After a loss of power the head file may be older than the events and the checkpoint.
-            head = self._log.scan()
-        if head < begin:
-            raise LogError(
-                f"[log-range] {self.options.path}: the query has read up to {begin}, but the log ends at "
-                f"{head}; the checkpoint belongs to another log, or the log was removed"
-            )
+        head = self._log.end_after(begin)
         # A checkpoint may be past the target already; going back is not allowed.
         return head if self._target is None else max(begin, min(head, self._target))
 
@@ -264,6 +251,66 @@ def read_range(
     ]
     numbers = spark.range(0, len(parts), 1, max(len(parts), 1))
     return numbers.mapInArrow(_ReadParts(reading, parts), schema)
+
+
+@dataclass(frozen=True)
+class ToldRange:
+    """The range a job is about."""
+
+    start: int
+    end: int
+    parts: tuple[LogPartition, ...]
+
+
+_TOLD = "signoff.range"
+
+
+class RangeReader:
+    """One DataFrame for any range of a log: planned once, and told with each job what to read.
+
+    Planning is a good part of the cost of a small batch. The range goes to the tasks as a property of
+    the job, which Spark keeps by thread: `tell` and the job belong into one thread.
+    """
+
+    def __init__(self, spark: SparkSession, directory: Path, encoding: Encoding = "utf-8") -> None:
+        self.spark = spark
+        self._most_tasks = spark.sparkContext.defaultParallelism
+        options = LogOptions(directory, None, None, None, None, self._most_tasks, encoding)
+        self._schema = LogDataSource({"path": str(directory), "encoding": encoding}).schema()
+        self._reading = _Reading(options, to_arrow_schema(self._schema, timezone="UTC"))
+
+    def rows(self, tasks: int) -> DataFrame:
+        """The rows of whatever range the job is told, read by so many tasks (see `tell`)."""
+        return self.spark.range(0, tasks, 1, tasks).mapInArrow(_ReadTold(self._reading), self._schema)
+
+    def tell(self, start: int, end: int) -> int:
+        """Tell the next jobs of this thread their range; returns by how many tasks it is to be read."""
+        parts = self._reading.divide(start, end)
+        told = [start, end, [[*astuple(part.part), part.left_out] for part in parts]]
+        self.spark.sparkContext.setLocalProperty(_TOLD, json.dumps(told))
+        return 1 if len(parts) < 2 else self._most_tasks
+
+
+def told_range() -> ToldRange:
+    """Executor: the range this task's job was told."""
+    context = TaskContext.get()
+    assert context is not None
+    start, end, parts = json.loads(context.getLocalProperty(_TOLD))
+    return ToldRange(start, end, tuple(LogPartition(Slice(*part[:4]), part[4]) for part in parts))
+
+
+class _ReadTold:
+    """Executor: each number that comes in stands for the part of that number, if there is one."""
+
+    def __init__(self, reading: _Reading) -> None:
+        self._reading = reading
+
+    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        parts = told_range().parts
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                if number < len(parts):
+                    yield from self._reading.read(parts[number])
 
 
 class _ReadParts:

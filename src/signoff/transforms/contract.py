@@ -34,6 +34,11 @@ class Transform(TransformConfig):
     stateful: ClassVar[bool] = False
     """Keeps state in Spark between batches: the query must run each batch whole, once."""
 
+    @property
+    def streams(self) -> bool:
+        """Must be part of a streaming query; else each batch may be a job of its own."""
+        return self.stateful
+
     @abstractmethod
     def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
         """Add this step behind `view`; returns the view of each output (None: the main one).

@@ -73,6 +73,8 @@ class Frame:
     errors: list[ErrorColumn] = field(default_factory=list)
     shuffled: bool = False
     """Rows of one origin may sit in several partitions, in any order."""
+    childless: bool = False
+    """Each row is an event as it came: `_child` is empty everywhere, and need not be looked at."""
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """Shared by the frames of one plan, so that no two physical columns have the same name."""
 
@@ -113,6 +115,7 @@ class Frame:
 
         Returns the physical names of: alive (true in the new rows) and the value.
         """
+        self.childless = False
         value = self.fresh(element)
         alive = self.fresh("alive")
         before = self.df.columns
@@ -212,7 +215,7 @@ def unified(schemas: Mapping[str, Mapping[str, DataType]]) -> dict[str, DataType
 
 def begin(df: DataFrame, columns: Sequence[str], stage: str, policy: OnFailure) -> tuple[Frame, View]:
     """A frame over what a source gives: `df` has the lineage columns, `error`, and `columns`."""
-    frame = Frame(df)
+    frame = Frame(df, childless=True)
     alive, error = frame.fresh("alive"), frame.fresh("error")
     names = {name: frame.fresh(name) for name in columns}
     frame.df = df.select(

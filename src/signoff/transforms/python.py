@@ -37,6 +37,11 @@ class PythonConfig(Transform):
     schema_: str | None = Field(default=None, alias="schema")
     """Columns and types the function returns; needed with `mode: rows`."""
 
+    @property
+    def streams(self) -> bool:
+        """A function on DataFrames may do what only a stream can, such as remember."""
+        return self.mode == "frame"
+
     def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
         function = self._function(step.base)
         if self.mode == "rows":

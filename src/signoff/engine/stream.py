@@ -1,0 +1,119 @@
+"""A source with steps that keep state: a Structured Streaming query, from its log into the batch runner.
+
+Spark decides the ranges and calls `_batch` for each, again and with the same range after a crash.
+The range comes from Spark's write-ahead log, not from the batch id, which only names the file.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming import StreamingQuery
+
+from signoff.engine.batch import touch
+from signoff.engine.checkpoint import Checkpoint
+from signoff.engine.compile import Plan
+from signoff.engine.control import GaveUp, Interrupted
+from signoff.engine.poison import last_line
+from signoff.engine.query import Shared, SourceQuery
+from signoff.errors import EngineError
+from signoff.sinks.contract import BatchRef
+
+logger = logging.getLogger(__name__)
+
+
+class StreamQuery(SourceQuery):
+    """Batches as Spark's streaming engine cuts them."""
+
+    def __init__(self, shared: Shared, source: str) -> None:
+        super().__init__(shared, source)
+        self.checkpoint = Checkpoint(shared.graph, source)
+        self._first = 0
+        self._query: StreamingQuery | None = None
+        self._plan: Plan | None = None
+
+    def start(self) -> None:
+        """Start where the ledger and the checkpoint say it stands."""
+        self._error = ""
+        self.log_directory.mkdir(parents=True, exist_ok=True)
+        self.checkpoint.mend(self.shared.ledger.books(self.source).next)
+        if not self.checkpoint.exists():
+            # Nobody will bring an open batch again: do it now.
+            try:
+                self._finish_open()
+            except (Interrupted, GaveUp) as ended:
+                self.ended = ended
+                return
+            self.checkpoint.begin(self.shared.ledger.needed_from(self.source))
+        first = self.checkpoint.first
+        self._first = self.shared.ledger.needed_from(self.source) if first is None else first
+        stream = (
+            self.spark.readStream.format("signoff")
+            .options(
+                path=str(self.log_directory),
+                encoding=self.config.encoding,
+                startingSequence=str(self._first),
+                maxEventsPerBatch=str(self.config.max_events_per_batch),
+                maxBytesPerBatch=str(self.config.max_bytes_per_batch),
+                parallelism=str(self.spark.sparkContext.defaultParallelism),
+            )
+            .load()
+        )
+        self._plan = self._compile(stream, streaming=True)
+        self._query = (
+            self._plan.df.writeStream.foreachBatch(self._batch)
+            .queryName(self.source)
+            .option("checkpointLocation", str(self.checkpoint.path))
+            .start()
+        )
+
+    def failure(self) -> str | None:
+        if self._query is None:
+            return "not started"
+        if self._query.isActive:
+            return None
+        error = self._query.exception()
+        return self._error or (last_line(error) if error is not None else "stopped")
+
+    def stop(self) -> None:
+        if self._query is not None:
+            self._query.stop()
+
+    def finished_upto(self) -> int:
+        return min(self.checkpoint.committed(), self.shared.ledger.needed_from(self.source))
+
+    def _batch(self, df: DataFrame, batch_id: int) -> None:
+        """Called by Spark for each micro-batch, in a thread of its own.
+
+        What is raised here ends the query. Spark matches the whole traceback against a pattern that
+        overflows its stack on a long one, so the exception it gets is short; the rest is kept here.
+        """
+        try:
+            self._do_batch(df, batch_id)
+        except (Interrupted, GaveUp) as ended:
+            self.ended = ended
+        except Exception as error:  # told to whoever looks after the query
+            logger.debug("batch %d failed", batch_id, exc_info=True)
+            self._error = last_line(error)
+        else:
+            return
+        raise EngineError("the batch was not finished")
+
+    def _do_batch(self, df: DataFrame, batch_id: int) -> None:
+        assert self._plan is not None
+        batch = self._batch_ref(batch_id)
+        plan = replace(self._plan, df=df)
+        if batch.start >= batch.end:
+            if plan.stateful:
+                touch(df)
+            return
+        self.runner.run(batch, plan)
+
+    def _batch_ref(self, batch_id: int) -> BatchRef:
+        end = self.checkpoint.end_of(batch_id)
+        start = self.checkpoint.end_of(batch_id - 1) if batch_id else self._first
+        if end is None or start is None:
+            raise EngineError(f"Spark's offset log {self.checkpoint.path}/offsets lacks batch {batch_id}")
+        return BatchRef(self.source, start, end)
