@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from signoff.log import LogWriter, exclude
-from signoff.log.spark import read_range
+from signoff.log.spark import RangeReader, read_range
 from tests.log.events import RECEIVED_AT, batch, numbered, small_settings, write
 
 pytestmark = pytest.mark.spark
@@ -186,3 +187,22 @@ def test_a_range_planned_in_the_driver_has_the_rows_the_data_source_gives(spark:
         assert planned.schema == expected.schema
         assert planned.orderBy("_sequence").collect() == expected.orderBy("_sequence").collect()
     assert numbers(read_range(spark, tmp_path, 5, 10, without=[6, 8, 30])) == [5, 9]
+
+
+def test_one_frame_reads_whatever_range_its_thread_was_told(spark: Any, tmp_path: Path) -> None:
+    write(tmp_path, 25_000)
+    reader = RangeReader(spark, tmp_path)
+    frames = {tasks: reader.rows(tasks) for tasks in (1, spark.sparkContext.defaultParallelism)}
+
+    def rows_of(start: int, end: int) -> list[int]:
+        return sorted(numbers(frames[reader.tell(start, end)]))
+
+    assert rows_of(0, 25_000) == list(range(25_000)), "by all tasks"
+    assert rows_of(5, 9) == [5, 6, 7, 8]
+    assert rows_of(3, 3) == []
+    exclude(tmp_path, [6])
+    assert rows_of(5, 9) == [5, 7, 8], "what was excluded since it was planned is left out"
+    with ThreadPoolExecutor(4) as threads:
+        ranges = [(n * 100, n * 100 + 50) for n in range(20)]
+        found = list(threads.map(lambda ends: rows_of(*ends), ranges))
+    assert found == [[n for n in range(start, end) if n != 6] for start, end in ranges]

@@ -12,9 +12,11 @@ between any two steps leads to the same range being done again, and every step c
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,7 +31,7 @@ from signoff.engine.control import Control, GaveUp, Interrupted
 from signoff.engine.delivery import Pass, SinkTask, Span
 from signoff.engine.letters import LetterStore
 from signoff.engine.poison import PlanFailed, last_line
-from signoff.engine.receipts import Receipt, read_receipts, receipts_directory, remove_receipts
+from signoff.engine.receipts import read_receipts, receipts_directory, remove_receipts
 from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
 from signoff.engine.standing import StandingPass
 from signoff.engine.verdict import Round, judge
@@ -50,6 +52,9 @@ _ARROW_BATCH = str(16 * 1024**2)
 _UNMEASURED = str(2**31 - 1)
 _SMALL_BATCH = 256 * 1024**2
 _SMALL_EVENT = 8 * 1024
+
+WAITS = "earlier batches come first"
+"""Why a sink that is behind was not asked."""
 
 RangePlan = Callable[[int, int, set[str] | None], Plan]
 """Compile the source's plan over a fixed range of the log, for some sinks or all."""
@@ -77,6 +82,8 @@ class BatchRunner:
     """Does the batches of one source, one after the other."""
 
     source: str
+    spark: SparkSession
+    """A session of its own."""
     state: Path
     log: Path
     sinks: Mapping[str, SinkEntry]
@@ -91,47 +98,67 @@ class BatchRunner:
     Raises PlanFailed if it is not the events."""
     standing: StandingPass | None = None
     """Does first passes where each batch is a job of its own."""
-    _due: dict[str, float] = field(default_factory=dict)
+    _alone: threading.Lock = field(default_factory=threading.Lock)
+    """Held for what two passes must not do at once."""
+    _isolating: threading.Lock = field(default_factory=threading.Lock)
+    _measured: int = 0
+    """Passes under way over large events."""
 
-    def first_tasks(self, plan: Plan) -> tuple[SinkTask, ...]:
-        """What the first pass over any batch has to do."""
-        return tuple(
-            sink_task(name, entry, SinkState(done=False), plan) for name, entry in self.sinks.items()
-        )
+    def sink_tasks(self, plan: Plan) -> tuple[SinkTask, ...]:
+        """What a pass over a whole batch has to do for each sink of a plan."""
+        return tuple(sink_task(name, self.sinks[name], SinkState(done=False), plan) for name in plan.sinks)
+
+    def open(self, batch: BatchRef) -> BatchState:
+        """Begin a batch, or find it as an earlier run left it."""
+        known = self.ledger.open_batch(batch.source, batch.start, batch.end, list(self.sinks))
+        if known.settled:
+            remove_receipts(receipts_directory(self.state, batch))
+        return known
 
     def run(self, batch: BatchRef, plan: Plan | None) -> None:
         """Do a batch until it is settled. `plan` is the stream's own; None: read the range.
 
         Raises Interrupted or GaveUp when the run ends first; the batch then stays owed.
         """
-        known = self.ledger.open_batch(batch.source, batch.start, batch.end, list(self.sinks))
+        known = self.open(batch)
         if known.settled:
-            remove_receipts(receipts_directory(self.state, batch))
             if plan is not None and plan.stateful:
                 touch(plan.df)
             return
-        self._due = {}
+        due: dict[str, float] = {}
         while not known.settled:
-            known = self._round(batch, plan, known, self._due_sinks(known))
+            asked = self._due_sinks(known, due)
+            known = self.round(batch, plan, known, asked)
+            due |= {
+                name: time.monotonic() + self.wait_s(batch, name, known.sinks[name])
+                for name in asked
+                if not known.sinks[name].done
+            }
             if plan is not None and not plan.stateful:
                 plan = None  # later rounds read the few rows they need, not what the stream planned
 
-    def _due_sinks(self, known: BatchState) -> dict[str, SinkState]:
+    def owing(self, known: BatchState) -> dict[str, SinkState]:
+        """The sinks of the pipeline that have not finished a batch."""
+        return {name: state for name, state in known.sinks.items() if not state.done and name in self.sinks}
+
+    def _due_sinks(self, known: BatchState, due: Mapping[str, float]) -> dict[str, SinkState]:
         """The sinks to ask now; waits when all that still owe have been asked a moment ago."""
-        owing = {name: state for name, state in known.sinks.items() if not state.done and name in self.sinks}
+        owing = self.owing(known)
         if not owing:
             return {}
-        wait = min(self._due.get(name, 0.0) for name in owing) - time.monotonic()
+        wait = min(due.get(name, 0.0) for name in owing) - time.monotonic()
         self.control.wait(max(wait, 0.0))
         now = time.monotonic()
-        return {name: state for name, state in owing.items() if self._due.get(name, 0.0) <= now + 0.005}
+        return {name: state for name, state in owing.items() if due.get(name, 0.0) <= now + 0.005}
 
-    def _round(
+    def round(
         self, batch: BatchRef, plan: Plan | None, known: BatchState, asked: Mapping[str, SinkState]
     ) -> BatchState:
-        # What a step fails on is said with the first rows a sink is given, and not again with its retries.
-        untried = not known.delivered and not any(s.attempts or s.done for s in known.sinks.values())
-        with_errors = untried or not all(state.attempts for state in asked.values())
+        """One pass for some of the sinks that owe, judged and recorded; the others owe what they owed."""
+        # What a step fails on is said once, with the first pass; and again if a sink has come into the
+        # pipeline since, whose steps may be new.
+        untried = not known.delivered and not any(_is_tried(state) for state in known.sinks.values())
+        with_errors = untried or not all(_is_tried(state) for state in asked.values())
         verdict = judge(
             self._results(batch, plan, asked, with_errors) + self._excluded(known),
             {name: (self.sinks[name].config, state) for name, state in asked.items()},
@@ -159,13 +186,14 @@ class BatchRunner:
         # They count for the round they were written in; later ones would count their rows again.
         remove_receipts(receipts_directory(self.state, batch))
         self._say_dropped(verdict)
-        self._schedule(batch, verdict)
         return recorded
 
     def _not_asked(self, verdict: Round, known: BatchState, name: str, state: SinkState) -> None:
         if name in self.sinks:
             owed = known.owed if state.owed is None else BitMap64(row.sequence for row in state.owed)
             verdict.owed |= owed
+            if not _is_tried(state):
+                verdict.sinks[name] = replace(state, error=WAITS, since=state.since or time.time())
             return
         # Nobody can write to a sink that is gone from the pipeline, and nobody should wait for it.
         logger.warning(
@@ -185,7 +213,8 @@ class BatchRunner:
         try:
             return self._try_pass(batch, plan, asked, with_errors)
         except PlanFailed as again:
-            self.isolate(batch.start, batch.end)
+            with self._isolating:
+                self.isolate(batch.start, batch.end)
             if plan is not None and plan.stateful:
                 raise PlanFailed("the query starts again without the events it failed on") from again
         return self._try_pass(batch, None, asked, with_errors)
@@ -208,9 +237,22 @@ class BatchRunner:
         covered: dict[str, list[Span]] = {}
         for receipt in receipts:
             covered.setdefault(receipt.sink, []).append(receipt.span)
-        if plan is None and self.standing is not None and self._is_first(asked, receipts, with_errors):
-            self._size_arrow(self.standing.spark, batch)
-            return from_table(self.standing.run(batch))
+        with self._arrow_sized(self.spark if plan is None else plan.df.sparkSession, batch):
+            results = self._run_pass(batch, plan, asked, with_errors, covered)
+        return results + [result for receipt in receipts for result in receipt.results]
+
+    def _run_pass(
+        self,
+        batch: BatchRef,
+        plan: Plan | None,
+        asked: Mapping[str, SinkState],
+        with_errors: bool,
+        covered: Mapping[str, Sequence[Span]],
+    ) -> list[Result]:
+        whole = not covered and all(state.owed is None for state in asked.values())
+        if plan is None and self.standing is not None and whole:
+            attempts = {name: state.attempts for name, state in asked.items()}
+            return from_table(self.standing.run(batch, attempts, with_errors))
         if plan is None:
             start, end = _span(batch, asked, with_errors)
             plan = self.range_plan(start, end, None if with_errors else set(asked))
@@ -218,23 +260,24 @@ class BatchRunner:
             sink_task(name, self.sinks[name], state, plan, covered.get(name, ()))
             for name, state in asked.items()
         )
-        self._size_arrow(plan.df.sparkSession, batch)
         errors = plan.errors if with_errors else ()
-        one_pass = Pass(batch, tasks, errors, None if plan.shuffled else directory)
-        results = from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow())
-        return results + [result for receipt in receipts for result in receipt.results]
+        receipts = None if plan.shuffled else receipts_directory(self.state, batch)
+        one_pass = Pass(batch, tasks, errors, receipts)
+        return from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow())
 
-    def _is_first(
-        self, asked: Mapping[str, SinkState], receipts: Sequence[Receipt], with_errors: bool
-    ) -> bool:
-        untouched = all(not state.attempts and state.owed is None for state in asked.values())
-        return with_errors and untouched and not receipts and asked.keys() == self.sinks.keys()
-
-    def _size_arrow(self, spark: SparkSession, batch: BatchRef) -> None:
+    @contextmanager
+    def _arrow_sized(self, spark: SparkSession, batch: BatchRef) -> Iterator[None]:
         """Let Spark measure what it sends to Python, row by row, only where rows may be large."""
         size = LogReader(self.log).size(batch.start, batch.end)
-        small = size <= _SMALL_BATCH and size <= _SMALL_EVENT * (batch.end - batch.start)
-        spark.conf.set(_ARROW_BYTES, _UNMEASURED if small else _ARROW_BATCH)
+        large = size > _SMALL_BATCH or size > _SMALL_EVENT * (batch.end - batch.start)
+        with self._alone:
+            self._measured += large
+            spark.conf.set(_ARROW_BYTES, _ARROW_BATCH if self._measured else _UNMEASURED)
+        try:
+            yield
+        finally:
+            with self._alone:
+                self._measured -= large
 
     def _excluded(self, known: BatchState) -> list[Result]:
         """Poison events: the log withholds them from Spark, so their outcome is added here."""
@@ -248,7 +291,8 @@ class BatchRunner:
 
     def _commit(self, name: str, batch: BatchRef, parts: Sequence[bytes]) -> str | None:
         try:
-            self.sinks[name].sink.commit(batch, parts)
+            with self._alone:
+                self.sinks[name].sink.commit(batch, parts)
         except SinkError as error:
             return redact(str(error))
         return None
@@ -260,21 +304,22 @@ class BatchRunner:
                 event = EventId(self.source, outcome.row.sequence, outcome.row.child)
                 logger.warning('%s dropped at "%s": %s', event, outcome.stage, outcome.reason)
 
-    def _schedule(self, batch: BatchRef, verdict: Round) -> None:
-        """Set the time of the next try for each sink that failed."""
-        for name, state in verdict.sinks.items():
-            if state.done:
-                self._due.pop(name, None)
-                continue
-            patience = self.control.patience_s
-            if patience is not None and state.since is not None and time.time() - state.since > patience:
-                raise GaveUp(f'sink "{name}" still fails after {patience:.0f} s: {state.error}')
-            wait = next_wait_s(self.sinks[name].config.retry, state.attempts)
-            self._due[name] = time.monotonic() + wait
-            logger.warning(
-                'sink "%s" failed on batch %s (attempt %d, next in %.1f s): %s',
-                name, batch.key, state.attempts, wait, state.error,
-            )  # fmt: skip
+    def wait_s(self, batch: BatchRef, name: str, state: SinkState) -> float:
+        """How long to wait before a sink that failed is asked again. Raises GaveUp at the end of patience."""
+        patience = self.control.patience_s
+        if patience is not None and state.since is not None and time.time() - state.since > patience:
+            raise GaveUp(f'sink "{name}" still fails after {patience:.0f} s: {state.error}')
+        wait = next_wait_s(self.sinks[name].config.retry, state.attempts)
+        logger.warning(
+            'sink "%s" failed on batch %s (attempt %d, next in %.1f s): %s',
+            name, batch.key, state.attempts, wait, state.error,
+        )  # fmt: skip
+        return wait
+
+
+def _is_tried(state: SinkState) -> bool:
+    """Whether a pass that a sink could have been part of has been made."""
+    return bool(state.done or state.attempts or state.error)
 
 
 def sink_task(

@@ -64,6 +64,7 @@ class SourceQuery(ABC):
         self._letters = LetterStore(source, shared.letters, self.log)
         self.runner = BatchRunner(
             source=source,
+            spark=self.spark,
             state=graph.state,
             log=self.log_directory,
             sinks={name: entry for name, entry in shared.sinks.items() if name in reachable},

@@ -11,8 +11,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from signoff.engine.control import GaveUp, Interrupted
+from signoff.engine.parking import Parking
 from signoff.engine.poison import last_line
 from signoff.engine.query import Shared, SourceQuery
 from signoff.engine.standing import StandingPass
@@ -30,37 +32,64 @@ _STOP_S = 30.0
 
 
 class RangeQuery(SourceQuery):
-    """Batches as the engine cuts them, in a thread of its own."""
+    """Batches as the engine cuts them. One thread takes new ones, one asks again what is still owed."""
 
     def __init__(self, shared: Shared, source: str) -> None:
         super().__init__(shared, source)
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
         self._halt = threading.Event()
         self._group = f"signoff {shared.graph.name}/{source}"
         self._see_spark_at = 0.0
+        self._parking = Parking(self.runner)
 
     def start(self) -> None:
+        self.stop()  # one of its threads may go on where the other has failed
         self._error = ""
+        self._halt = threading.Event()
+        self._parking = Parking(self.runner)
         self.log_directory.mkdir(parents=True, exist_ok=True)
-        self._thread = threading.Thread(target=self._run, name=f"query-{self.source}", daemon=True)
-        self._thread.start()
+        reader = RangeReader(self.spark, self.log_directory, self.config.encoding)
+        self.runner.standing = StandingPass(
+            self.source,
+            self.runner.sinks,
+            reader,
+            self._compile,
+            self.runner.sink_tasks,
+            self.shared.graph.state,
+        )
+        self.runner.standing.prepare()
+        self._parking.resume()
+        work = {"new": self._take_new, "owed": self._ask_again}
+        self._threads = [
+            threading.Thread(
+                target=self._run, args=(do, self._halt), name=f"{name}-{self.source}", daemon=True
+            )
+            for name, do in work.items()
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def failure(self) -> str | None:
-        if self._thread is None:
+        if not self._threads:
             return "not started"
-        running = self._thread.is_alive()
+        running = not self._halt.is_set()
         if not running or time.monotonic() >= self._see_spark_at:
             self._see_spark()
         return None if running else self._error or "stopped"
 
     def stop(self) -> None:
         self._halt.set()
-        if self._thread is None:
+        self._parking.wake()
+        if self._joined(_IDLE_STOP_S):
             return
-        self._thread.join(_IDLE_STOP_S)
-        if self._thread.is_alive():
-            self.spark.sparkContext.cancelJobGroup(self._group)
-            self._thread.join(_STOP_S)
+        self.spark.sparkContext.cancelJobGroup(self._group)
+        self._joined(_STOP_S)
+
+    def _joined(self, within_s: float) -> bool:
+        until = time.monotonic() + within_s
+        for thread in self._threads:
+            thread.join(max(until - time.monotonic(), 0.0))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def finished_upto(self) -> int:
         return self.shared.ledger.needed_from(self.source)
@@ -71,30 +100,34 @@ class RangeQuery(SourceQuery):
             raise EngineError("Spark has stopped")
         self._see_spark_at = time.monotonic() + _SEE_SPARK_S
 
-    # -- its thread
+    # -- its threads
 
-    def _run(self) -> None:
+    def _run(self, work: Callable[[threading.Event], None], halt: threading.Event) -> None:
         try:
             self.spark.sparkContext.setJobGroup(self._group, self._group, interruptOnCancel=True)
-            self._finish_open()
-            self._go_on()
+            work(halt)
         except (Interrupted, GaveUp) as ended:
-            self.ended = ended
+            self.ended = self.ended or ended
         except Exception as error:  # told to whoever looks after the query
-            logger.debug("a batch of %s failed", self.source, exc_info=True)
-            self._error = last_line(error)
+            if not halt.is_set():
+                logger.debug("a batch of %s failed", self.source, exc_info=True)
+                self._error = last_line(error)
+        finally:
+            halt.set()
 
-    def _go_on(self) -> None:
-        reader = RangeReader(self.spark, self.log_directory, self.config.encoding)
-        self.runner.standing = StandingPass(
-            reader, self._compile, self.runner.first_tasks, self.shared.graph.state
-        )
-        start = self.shared.ledger.books(self.source).next
-        while not self._halt.is_set():
-            end = min(self.log.end_after(start), start + self.config.max_events_per_batch)
-            if end == start:
-                self._halt.wait(_LOOK_S)
+    def _take_new(self, halt: threading.Event) -> None:
+        start, most = self.shared.ledger.books(self.source).next, self.config.max_events_per_batch
+        while not halt.is_set():
+            end = min(self.log.end_after(start), start + most)
+            if end == start or not self._parking.may_take(end - start, most):
+                halt.wait(_LOOK_S)
                 continue
             end = self.log.within(start, end, self.config.max_bytes_per_batch)
-            self.runner.run(BatchRef(self.source, start, end), None)
+            self._parking.take(BatchRef(self.source, start, end))
             start = end
+
+    def _ask_again(self, halt: threading.Event) -> None:
+        while not halt.is_set():
+            self._parking.retry()
+            if self.shared.control.overdue:
+                raise Interrupted

@@ -1,14 +1,14 @@
-"""The first pass over a batch, planned once for all batches of a source.
+"""The pass over a whole batch, planned once for all batches of a source.
 
-What differs between batches is only the range, which goes to the tasks with the job. Everything else
-that a pass may need, the rows still owed or covered by receipts, belongs to a second try, which is rare
-and gets a plan of its own.
+What differs between batches is the range and how often each sink was asked, which go to the tasks with
+the job. A pass for single rows that are still owed, or after a crash that left receipts, is rare and gets
+a plan of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,30 +21,48 @@ from signoff.engine.result import RESULT_DDL
 from signoff.log.spark import RangeReader, told_range
 from signoff.sinks.contract import BatchRef
 
+Compile = Callable[[DataFrame, set[str] | None], Plan]
+"""Compile a source's plan over rows, for some sinks or all."""
+
 
 class StandingPass:
-    """Runs first passes. Plans when it is first asked, once for one task and once for all."""
+    """Runs passes over whole batches. Plans when it is first asked, once for each set of sinks."""
 
     def __init__(
         self,
+        source: str,
+        sinks: Iterable[str],
         reader: RangeReader,
-        compile_rows: Callable[[DataFrame], Plan],
+        compile_rows: Compile,
         tasks: Callable[[Plan], tuple[SinkTask, ...]],
         state: Path,
     ) -> None:
-        self.spark = reader.spark
+        self._source, self._sinks = source, frozenset(sinks)
         self._reader, self._compile, self._tasks, self._state = reader, compile_rows, tasks, state
-        self._planned: dict[int, DataFrame] = {}
+        self._planned: dict[tuple[int, frozenset[str], bool], DataFrame] = {}
 
-    def run(self, batch: BatchRef) -> pa.Table:
-        """Hand the rows of a batch to all sinks."""
-        tasks = self._reader.tell(batch.start, batch.end)
-        if tasks not in self._planned:
-            plan = self._compile(self._reader.rows(tasks))
-            receipts = None if plan.shuffled else self._state
-            one_pass = _ToldPass(batch.source, self._tasks(plan), plan.errors, receipts)
-            self._planned[tasks] = plan.df.mapInArrow(one_pass, RESULT_DDL)
-        return self._planned[tasks].toArrow()
+    def prepare(self) -> None:
+        """Plan the pass to all sinks. Raises PipelineError where Spark does not accept an expression."""
+        self._planned.setdefault((1, self._sinks, True), self._plan(1, self._sinks, with_errors=True))
+
+    def run(self, batch: BatchRef, attempts: Mapping[str, int], with_errors: bool) -> pa.Table:
+        """Hand the rows of a batch to some sinks. `attempts`: these, and how often they were asked before."""
+        tasks = self._reader.tell(batch.start, batch.end, dict(attempts))
+        key = (tasks, frozenset(attempts), with_errors)
+        if key not in self._planned:
+            self._planned[key] = self._plan(*key)
+        return self._planned[key].toArrow()
+
+    def _plan(self, tasks: int, sinks: frozenset[str], with_errors: bool) -> DataFrame:
+        # What the steps fail on is said for all sinks at once, also for those that are not asked now.
+        plan = self._compile(self._reader.rows(tasks), None if with_errors else set(sinks))
+        one_pass = _ToldPass(
+            self._source,
+            tuple(task for task in self._tasks(plan) if task.name in sinks),
+            plan.errors if with_errors else (),
+            None if plan.shuffled else self._state,
+        )
+        return plan.df.mapInArrow(one_pass, RESULT_DDL)
 
 
 @dataclass(frozen=True)
@@ -60,4 +78,5 @@ class _ToldPass:
         told = told_range()
         batch = BatchRef(self.source, told.start, told.end)
         receipts = None if self.state is None else receipts_directory(self.state, batch)
-        return Pass(batch, self.sinks, self.errors, receipts)(batches)
+        sinks = tuple(replace(task, attempts=told.note[task.name]) for task in self.sinks)
+        return Pass(batch, sinks, self.errors, receipts)(batches)

@@ -260,6 +260,8 @@ class ToldRange:
     start: int
     end: int
     parts: tuple[LogPartition, ...]
+    note: Any
+    """What else the job was told."""
 
 
 _TOLD = "signoff.range"
@@ -283,10 +285,13 @@ class RangeReader:
         """The rows of whatever range the job is told, read by so many tasks (see `tell`)."""
         return self.spark.range(0, tasks, 1, tasks).mapInArrow(_ReadTold(self._reading), self._schema)
 
-    def tell(self, start: int, end: int) -> int:
-        """Tell the next jobs of this thread their range; returns by how many tasks it is to be read."""
+    def tell(self, start: int, end: int, note: Any = None) -> int:
+        """Tell the next jobs of this thread their range; returns by how many tasks it is to be read.
+
+        `note` is for whoever uses the rows, and is not secret: Spark may log it.
+        """
         parts = self._reading.divide(start, end)
-        told = [start, end, [[*astuple(part.part), part.left_out] for part in parts]]
+        told = [start, end, [[*astuple(part.part), part.left_out] for part in parts], note]
         self.spark.sparkContext.setLocalProperty(_TOLD, json.dumps(told))
         return 1 if len(parts) < 2 else self._most_tasks
 
@@ -295,8 +300,8 @@ def told_range() -> ToldRange:
     """Executor: the range this task's job was told."""
     context = TaskContext.get()
     assert context is not None
-    start, end, parts = json.loads(context.getLocalProperty(_TOLD))
-    return ToldRange(start, end, tuple(LogPartition(Slice(*part[:4]), part[4]) for part in parts))
+    start, end, parts, note = json.loads(context.getLocalProperty(_TOLD))
+    return ToldRange(start, end, tuple(LogPartition(Slice(*part[:4]), part[4]) for part in parts), note)
 
 
 class _ReadTold:

@@ -1,0 +1,162 @@
+"""Batches that some sinks still owe: kept aside, and asked for again, while new batches go on.
+
+The place where they wait is the log itself, which keeps everything that is not settled; what is owed by
+whom is in the ledger. So nothing is copied, a kill forgets nothing, and the log's size limit is the bound.
+
+Two kinds of waiting:
+
+    rows       a sink took the others of the batch: they are tried again on their own, and hold up nobody
+    a batch    the sink took nothing, it seems to be down: this and all later batches wait for it, in their
+               order; only the first of them is tried, the other sinks get theirs as if nothing had happened
+
+A sink that works again is behind. So that it catches up although new batches never end, one new batch
+is taken for every `_CATCH_UP` that it has been given.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from signoff.engine.batch import BatchRunner
+from signoff.ledger.outcome import BatchState, SinkState
+from signoff.sinks.contract import BatchRef
+
+_CATCH_UP = 2
+_FEW = 20
+"""So many batches may wait before new ones are made larger."""
+_SLOWER_S = 0.005
+_SLOWEST_S = 2.0
+_MOST = 2000
+"""More batches than this do not wait: the source is held back instead."""
+_IDLE_S = 0.5
+
+
+@dataclass
+class _Parked:
+    batch: BatchRef
+    known: BatchState
+    due: dict[str, float] = field(default_factory=dict)
+    """When a sink is asked again; at once if not said."""
+
+
+class Parking:
+    """The open batches of one source. `take` is called by one thread, `retry` by another."""
+
+    def __init__(self, runner: BatchRunner) -> None:
+        self._runner = runner
+        self._parked: dict[int, _Parked] = {}
+        """By the batch's start, in order."""
+        self._changed = threading.Condition()
+        self._works: dict[str, bool] = {}
+        """Whether a sink that is behind took rows when it was last asked."""
+        self._credits = 0
+        self._taken_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._parked)
+
+    # -- for the thread that takes new batches
+
+    def resume(self) -> None:
+        """Take over what an earlier run has left open."""
+        for known in self._runner.ledger.open_batches(self._runner.source):
+            ref = known.ref
+            batch = BatchRef(ref.source, ref.start, ref.end)
+            self._park(_Parked(batch, self._runner.open(batch)))
+
+    def may_take(self, size: int, most: int) -> bool:
+        """Whether a new batch of so many events, of at most so many, should begin now."""
+        with self._changed:
+            waiting = len(self._parked)
+            if waiting >= _MOST:
+                return False
+            if any(self._works.get(sink) for sink in self._behind()) and self._credits < _CATCH_UP:
+                return False
+            if waiting <= _FEW or size >= most:
+                return True
+            return time.monotonic() - self._taken_at >= min(waiting * _SLOWER_S, _SLOWEST_S)
+
+    def take(self, batch: BatchRef) -> None:
+        """Do the first pass over a new batch; what is then still owed waits here."""
+        with self._changed:
+            behind = self._behind()
+            self._credits = 0
+        self._taken_at = time.monotonic()
+        known = self._runner.open(batch)
+        asked = {name: state for name, state in self._runner.owing(known).items() if name not in behind}
+        if not known.settled:
+            parked = _Parked(batch, known)
+            if asked or not self._runner.owing(known):
+                self._round(parked, asked)
+            if not parked.known.settled:
+                self._park(parked)
+
+    # -- for the thread that asks again
+
+    def retry(self) -> None:
+        """Ask again what is due, oldest first; waits a moment when nothing is."""
+        with self._changed:
+            found = self._due()
+            if found is None:
+                self._changed.wait(self._pause_s())
+                return
+        parked, asked = found
+        behind = [name for name, state in asked.items() if state.owed is None]
+        self._round(parked, asked)
+        with self._changed:
+            for name in behind:
+                state = parked.known.sinks[name]
+                self._works[name] = state.done or state.owed is not None
+                self._credits += self._works[name]
+            if parked.known.settled:
+                del self._parked[parked.batch.start]
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    # -- behind them
+
+    def _round(self, parked: _Parked, asked: dict[str, SinkState]) -> None:
+        known = self._runner.round(parked.batch, None, parked.known, asked)
+        for name in asked:
+            if not known.sinks[name].done:
+                wait = self._runner.wait_s(parked.batch, name, known.sinks[name])
+                parked.due[name] = time.monotonic() + wait
+        parked.known = known
+
+    def _park(self, parked: _Parked) -> None:
+        with self._changed:
+            self._parked[parked.batch.start] = parked
+            self._changed.notify_all()
+
+    def _behind(self) -> set[str]:
+        """Sinks for which a whole batch waits."""
+        return {
+            name
+            for parked in self._parked.values()
+            for name, state in self._runner.owing(parked.known).items()
+            if state.owed is None
+        }
+
+    def _due(self) -> tuple[_Parked, dict[str, SinkState]] | None:
+        now = time.monotonic()
+        passed: set[str] = set()
+        for parked in self._parked.values():
+            owing = self._runner.owing(parked.known)
+            asked = {
+                name: state
+                for name, state in owing.items()
+                if parked.due.get(name, 0.0) <= now and not (state.owed is None and name in passed)
+            }
+            if asked or not owing:
+                return parked, asked
+            passed |= {name for name, state in owing.items() if state.owed is None}
+        return None
+
+    def _pause_s(self) -> float:
+        dues = [due for parked in self._parked.values() for due in parked.due.values()]
+        return min([_IDLE_S, *(max(due - time.monotonic(), 0.001) for due in dues)])

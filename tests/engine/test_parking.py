@@ -1,0 +1,184 @@
+"""Which batch and which sink is asked next, without Spark: a runner whose sinks do as they are told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyroaring import BitMap64
+
+from signoff.engine import parking as parking_module
+from signoff.engine.parking import Parking
+from signoff.ledger.outcome import BatchRange, BatchState, RowRef, SinkState
+from signoff.sinks.contract import BatchRef
+
+SIZE = 10
+
+
+def numbered(number: int) -> BatchRef:
+    return BatchRef("s", number * SIZE, (number + 1) * SIZE)
+
+
+@dataclass
+class Runner:
+    """Keeps the states of batches; `down` and `stuck` say what the sinks do."""
+
+    source: str = "s"
+    sinks: tuple[str, ...] = ("a", "b")
+    wait: float = 0.0
+    down: set[str] = field(default_factory=set)
+    stuck: dict[str, int] = field(default_factory=dict)
+    """By sink a row it does not take, while it takes all others."""
+    asked: list[tuple[int, str]] = field(default_factory=list)
+    """Batch number and sink, in the order of asking."""
+    states: dict[int, BatchState] = field(default_factory=dict)
+
+    @property
+    def ledger(self) -> Any:
+        open_ones = [state for state in self.states.values() if not state.settled]
+        return SimpleNamespace(open_batches=lambda source: open_ones)
+
+    def open(self, batch: BatchRef) -> BatchState:
+        ref = BatchRange(batch.source, batch.start, batch.end)
+        owed = BitMap64(range(batch.start, batch.end))
+        fresh = BatchState(ref, BitMap64(), owed, dict.fromkeys(self.sinks, SinkState(done=False)), False)
+        return self.states.setdefault(batch.start, fresh)
+
+    def owing(self, known: BatchState) -> dict[str, SinkState]:
+        return {name: state for name, state in known.sinks.items() if not state.done}
+
+    def round(
+        self, batch: BatchRef, plan: None, known: BatchState, asked: Mapping[str, SinkState]
+    ) -> BatchState:
+        sinks = dict(known.sinks)
+        for name, state in asked.items():
+            self.asked.append((batch.start // SIZE, name))
+            attempts = state.attempts + 1
+            row = self.stuck.get(name, -1)
+            if name in self.down:
+                sinks[name] = replace(state, attempts=attempts, error="down")
+            elif batch.start <= row < batch.end:
+                sinks[name] = SinkState(done=False, attempts=attempts, error="stuck", owed=(RowRef(row),))
+            else:
+                sinks[name] = SinkState(done=True, attempts=attempts)
+        settled = all(state.done for state in sinks.values())
+        self.states[batch.start] = BatchState(known.ref, BitMap64(), BitMap64(), sinks, settled)
+        return self.states[batch.start]
+
+    def wait_s(self, batch: BatchRef, name: str, state: SinkState) -> float:
+        return self.wait
+
+    def of(self, sink: str) -> list[int]:
+        return [number for number, name in self.asked if name == sink]
+
+
+@pytest.fixture
+def runner() -> Runner:
+    return Runner()
+
+
+@pytest.fixture
+def parking(runner: Runner) -> Parking:
+    return Parking(runner)  # type: ignore[arg-type]
+
+
+def drain(parking: Parking) -> None:
+    deadline = time.monotonic() + 10
+    while len(parking):
+        parking.retry()
+        assert time.monotonic() < deadline, "it never ends"
+
+
+def test_a_batch_that_is_taken_by_all_does_not_wait(runner, parking):
+    parking.take(numbered(0))
+    assert not len(parking) and runner.asked == [(0, "a"), (0, "b")]
+
+
+def test_other_sinks_go_on_while_one_is_down_and_are_asked_once(runner, parking):
+    runner.down = {"a"}
+    for number in range(5):
+        parking.take(numbered(number))
+        parking.retry()
+    assert runner.of("b") == [0, 1, 2, 3, 4]
+    assert set(runner.of("a")) == {0}, "only the first that waits is tried"
+
+
+def test_a_sink_that_was_down_gets_its_batches_in_order(runner, parking):
+    runner.down = {"a"}
+    for number in range(5):
+        parking.take(numbered(number))
+    runner.down = set()
+    drain(parking)
+    assert runner.of("a")[1:] == [0, 1, 2, 3, 4] and runner.of("b") == [0, 1, 2, 3, 4]
+
+
+def test_a_new_batch_does_not_overtake_those_that_wait_at_a_sink(runner, parking):
+    runner.down = {"a"}
+    for number in range(3):
+        parking.take(numbered(number))
+    runner.down = set()
+    parking.retry()
+    parking.take(numbered(3))
+    drain(parking)
+    assert runner.of("a") == [0, 0, 1, 2, 3]
+
+
+def test_a_row_that_fails_alone_holds_up_nothing(runner, parking):
+    runner.stuck = {"a": 3}
+    for number in range(3):
+        parking.take(numbered(number))
+    assert runner.of("a") == [0, 1, 2] and len(parking) == 1
+    runner.stuck = {}
+    drain(parking)
+    assert runner.of("a") == [0, 1, 2, 0]
+
+
+def test_nothing_is_asked_again_before_its_time(runner, parking):
+    runner.down, runner.wait = {"a"}, 3600.0
+    parking.take(numbered(0))
+    parking.take(numbered(1))
+    parking.retry()
+    assert runner.of("a") == [0]
+
+
+def test_a_sink_that_is_behind_catches_up_although_new_batches_never_end(runner, parking):
+    runner.down = {"a"}
+    for number in range(10):
+        assert parking.may_take(SIZE, SIZE), "nothing is held up by a sink that is down"
+        parking.take(numbered(number))
+    runner.down = set()
+    taken = 10
+    while len(parking):
+        parking.retry()
+        if len(parking) and parking.may_take(SIZE, SIZE):
+            parking.take(numbered(taken))
+            taken += 1
+        assert taken < 100, "it never catches up"
+    assert runner.of("a")[1:] == list(range(taken)) and taken > 10, "the others went on meanwhile"
+
+
+def test_what_waits_is_bounded_and_small_batches_become_larger(runner, parking, monkeypatch):
+    monkeypatch.setattr(parking_module, "_MOST", 30)
+    runner.down, runner.wait = {"a"}, 3600.0
+    for number in range(29):
+        parking.take(numbered(number))
+    assert not parking.may_take(1, SIZE), "more may come into it in a moment"
+    assert parking.may_take(SIZE, SIZE), "but it is full"
+    parking.take(numbered(29))
+    assert not parking.may_take(SIZE, SIZE)
+
+
+def test_what_an_earlier_run_left_open_is_asked_for_again(runner, parking):
+    runner.down = {"a"}
+    for number in range(3):
+        parking.take(numbered(number))
+    runner.down, runner.asked = set(), []
+    after = Parking(runner)  # type: ignore[arg-type]
+    after.resume()
+    after.take(numbered(3))
+    drain(after)
+    assert runner.of("a") == [0, 1, 2, 3] and runner.of("b") == [3]
