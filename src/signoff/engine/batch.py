@@ -38,6 +38,7 @@ from signoff.engine.verdict import Round, judge
 from signoff.errors import SinkError
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BatchState, EventId, Outcome, SinkState
+from signoff.ledger.sequences import from_bytes
 from signoff.log import LogReader, excluded
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import OnFailure, SinkConfig
@@ -75,6 +76,18 @@ def build_sinks(graph: Graph) -> Mapping[str, SinkEntry]:
         assert isinstance(node.config, SinkConfig)
         entries[name] = SinkEntry(node.config, node.config.build(graph.base))  # type: ignore[attr-defined]
     return entries
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What one pass is for."""
+
+    batch: BatchRef
+    asked: Mapping[str, SinkState]
+    held: frozenset[str]
+    """Sinks that are not asked, and of which it is not known yet what they are to get."""
+    with_errors: bool
+    """Whether what the steps fail on is said."""
 
 
 @dataclass
@@ -159,8 +172,11 @@ class BatchRunner:
         # pipeline since, whose steps may be new.
         untried = not known.delivered and not any(_is_tried(state) for state in known.sinks.values())
         with_errors = untried or not all(_is_tried(state) for state in asked.values())
+        held = {name for name, state in known.sinks.items() if name not in asked and not _is_tried(state)}
+        work = _Work(batch, asked, frozenset(held & self.sinks.keys()), with_errors)
+        results = self._results(work, plan)
         verdict = judge(
-            self._results(batch, plan, asked, with_errors) + self._excluded(known),
+            results + self._excluded(known),
             {name: (self.sinks[name].config, state) for name, state in asked.items()},
             self.policies,
             lambda name, parts: self._commit(name, batch, parts),
@@ -169,7 +185,8 @@ class BatchRunner:
         )
         for name, state in known.sinks.items():
             if not state.done and name not in asked:
-                self._not_asked(verdict, known, name, state)
+                origins = [from_bytes(r.blob) for r in results if r.kind == Kind.HELD and r.name == name]
+                self._not_asked(verdict, known, name, state, BitMap64.union(BitMap64(), *origins))
         # Of an event that is settled nothing more is recorded: a letter that was closed stays closed.
         dead = [outcome for outcome in verdict.dead if outcome.row.sequence in known.owed]
         self.letters.store(dead, self.control)
@@ -188,12 +205,17 @@ class BatchRunner:
         self._say_dropped(verdict)
         return recorded
 
-    def _not_asked(self, verdict: Round, known: BatchState, name: str, state: SinkState) -> None:
+    def _not_asked(
+        self, verdict: Round, known: BatchState, name: str, state: SinkState, held: BitMap64
+    ) -> None:
+        if name in self.sinks and not _is_tried(state):
+            verdict.owed |= held
+            waiting = replace(state, error=WAITS, since=time.time())
+            verdict.sinks[name] = waiting if held else SinkState(done=True)
+            return
         if name in self.sinks:
             owed = known.owed if state.owed is None else BitMap64(row.sequence for row in state.owed)
             verdict.owed |= owed
-            if not _is_tried(state):
-                verdict.sinks[name] = replace(state, error=WAITS, since=state.since or time.time())
             return
         # Nobody can write to a sink that is gone from the pipeline, and nobody should wait for it.
         logger.warning(
@@ -203,67 +225,53 @@ class BatchRunner:
 
     # -- the pass over the rows
 
-    def _results(
-        self, batch: BatchRef, plan: Plan | None, asked: Mapping[str, SinkState], with_errors: bool
-    ) -> list[Result]:
+    def _results(self, work: _Work, plan: Plan | None) -> list[Result]:
         try:
-            return self._try_pass(batch, plan, asked, with_errors)
+            return self._try_pass(work, plan)
         except PlanFailed as failure:
-            logger.warning("batch %s failed, trying it again: %s", batch.key, failure)
+            logger.warning("batch %s failed, trying it again: %s", work.batch.key, failure)
         try:
-            return self._try_pass(batch, plan, asked, with_errors)
+            return self._try_pass(work, plan)
         except PlanFailed as again:
             with self._isolating:
-                self.isolate(batch.start, batch.end)
+                self.isolate(work.batch.start, work.batch.end)
             if plan is not None and plan.stateful:
                 raise PlanFailed("the query starts again without the events it failed on") from again
-        return self._try_pass(batch, None, asked, with_errors)
+        return self._try_pass(work, None)
 
-    def _try_pass(
-        self, batch: BatchRef, plan: Plan | None, asked: Mapping[str, SinkState], with_errors: bool
-    ) -> list[Result]:
+    def _try_pass(self, work: _Work, plan: Plan | None) -> list[Result]:
         try:
-            return self._pass(batch, plan, asked, with_errors)
+            with self._arrow_sized(self.spark if plan is None else plan.df.sparkSession, work.batch):
+                return self._pass(work, plan)
         except (PySparkException, Py4JError) as failure:
             if self.control.overdue:
                 raise Interrupted from failure
             raise PlanFailed(last_line(failure)) from failure
 
-    def _pass(
-        self, batch: BatchRef, plan: Plan | None, asked: Mapping[str, SinkState], with_errors: bool
-    ) -> list[Result]:
+    def _pass(self, work: _Work, plan: Plan | None) -> list[Result]:
+        batch, asked = work.batch, work.asked
         directory = receipts_directory(self.state, batch)
         receipts = [receipt for receipt in read_receipts(directory) if receipt.sink in asked]
+        whole = not receipts and all(state.owed is None for state in asked.values())
+        if plan is None and self.standing is not None and whole:
+            sinks = {name: state.attempts for name, state in asked.items()} | dict.fromkeys(work.held)
+            return from_table(self.standing.run(batch, sinks, work.with_errors))
+        if plan is None:
+            start, end = _span(batch, asked, whole=work.with_errors or bool(work.held))
+            plan = self.range_plan(start, end, None if work.with_errors else {*asked, *work.held})
         covered: dict[str, list[Span]] = {}
         for receipt in receipts:
             covered.setdefault(receipt.sink, []).append(receipt.span)
-        with self._arrow_sized(self.spark if plan is None else plan.df.sparkSession, batch):
-            results = self._run_pass(batch, plan, asked, with_errors, covered)
-        return results + [result for receipt in receipts for result in receipt.results]
-
-    def _run_pass(
-        self,
-        batch: BatchRef,
-        plan: Plan | None,
-        asked: Mapping[str, SinkState],
-        with_errors: bool,
-        covered: Mapping[str, Sequence[Span]],
-    ) -> list[Result]:
-        whole = not covered and all(state.owed is None for state in asked.values())
-        if plan is None and self.standing is not None and whole:
-            attempts = {name: state.attempts for name, state in asked.items()}
-            return from_table(self.standing.run(batch, attempts, with_errors))
-        if plan is None:
-            start, end = _span(batch, asked, with_errors)
-            plan = self.range_plan(start, end, None if with_errors else set(asked))
-        tasks = tuple(
+        tasks = [
             sink_task(name, self.sinks[name], state, plan, covered.get(name, ()))
             for name, state in asked.items()
-        )
-        errors = plan.errors if with_errors else ()
-        receipts = None if plan.shuffled else receipts_directory(self.state, batch)
-        one_pass = Pass(batch, tasks, errors, receipts)
-        return from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow())
+        ]
+        nothing = SinkState(done=False)
+        tasks += [replace(sink_task(n, self.sinks[n], nothing, plan), held=True) for n in work.held]
+        errors = plan.errors if work.with_errors else ()
+        one_pass = Pass(batch, tuple(tasks), errors, None if plan.shuffled else directory)
+        results = from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow())
+        return results + [result for receipt in receipts for result in receipt.results]
 
     @contextmanager
     def _arrow_sized(self, spark: SparkSession, batch: BatchRef) -> Iterator[None]:
@@ -351,7 +359,7 @@ def touch(df: DataFrame) -> None:
     df.write.format("noop").mode("overwrite").save()
 
 
-def _span(batch: BatchRef, asked: Mapping[str, SinkState], whole: bool) -> Span:
+def _span(batch: BatchRef, asked: Mapping[str, SinkState], *, whole: bool) -> Span:
     """The part of the batch that holds the rows still owed."""
     rows = [row.sequence for state in asked.values() for row in state.owed or ()]
     if whole or not rows or any(state.owed is None for state in asked.values()):

@@ -55,6 +55,8 @@ class SinkTask:
     """Rows to write, as children by sequence, each with the rows made from it; None: all."""
     covered: tuple[Span, ...] = ()
     """Sequences (first, last) that a receipt from before a crash covers."""
+    held: bool = False
+    """Nothing is written: it is only found out which events have rows for this sink."""
 
     def without(self, receipts: Sequence[Receipt]) -> SinkTask:
         """The task, less what these receipts cover."""
@@ -179,6 +181,7 @@ class _Server:
     _signed: list[RowArrays] = field(default_factory=list)
     _refused: list[Result] = field(default_factory=list)
     _left: list[RowArrays] = field(default_factory=list)
+    _held: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = field(default_factory=list)
     _error: str = ""
     _attempts: int = 0
     _part: bytes | None = None
@@ -198,7 +201,9 @@ class _Server:
     def offer(self, rows: pa.RecordBatch, lineage: _Lineage, source: str) -> None:
         for delivery in self.task.deliveries:
             chosen = self._chosen(rows, lineage, delivery)
-            if chosen is not None:
+            if chosen is not None and self.task.held:
+                self._held.append(lineage.sequences[chosen])
+            elif chosen is not None:
                 self._queue.put(_rows(rows, lineage, delivery, self.task.schema, source, chosen))
 
     def finish(self) -> None:
@@ -217,7 +222,7 @@ class _Server:
 
     @property
     def complete(self) -> bool:
-        return not self._left
+        return not self._left and not self.task.held
 
     def results(self) -> list[Result]:
         name = self.task.name
@@ -225,6 +230,9 @@ class _Server:
         if self._signed:
             together = np.concatenate([sequences for sequences, _ in self._signed])
             found.append(Result(name, Kind.SIGNED, number=len(together), blob=to_bytes(from_numpy(together))))
+        if self._held:
+            origins = to_bytes(from_numpy(np.concatenate(self._held)))
+            found.append(Result(name, Kind.HELD, blob=origins))
         if self._left:
             rows = pack_rows(self._left)
             found.append(Result(name, Kind.OWED, text=self._error, number=self._attempts, blob=rows))

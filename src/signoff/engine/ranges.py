@@ -27,7 +27,8 @@ logger = logging.getLogger(__name__)
 _LOOK_S = 0.01
 """How often the log is looked at while there is nothing new: one small file is read."""
 _SEE_SPARK_S = 1.0
-_IDLE_STOP_S = 0.1
+_LET_END_S = 2.0
+"""A pass that ends by itself within this time is not interrupted: its rows would be written again."""
 _STOP_S = 30.0
 
 
@@ -80,7 +81,7 @@ class RangeQuery(SourceQuery):
     def stop(self) -> None:
         self._halt.set()
         self._parking.wake()
-        if self._joined(_IDLE_STOP_S):
+        if self._joined(_LET_END_S):
             return
         self.spark.sparkContext.cancelJobGroup(self._group)
         self._joined(_STOP_S)

@@ -19,6 +19,8 @@ class Kind(StrEnum):
     """The sink will never take this row; `text` says why."""
     OWED = "owed"
     """`blob` holds the rows the sink did not take but may later; `number` is the attempts made."""
+    HELD = "held"
+    """`name` is a sink that was not asked, `blob` the set of origins of the rows it would have got."""
     PART = "part"
     """`blob` is what the sink's commit needs to know of the part."""
     ERROR = "error"

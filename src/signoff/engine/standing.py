@@ -45,10 +45,10 @@ class StandingPass:
         """Plan the pass to all sinks. Raises PipelineError where Spark does not accept an expression."""
         self._planned.setdefault((1, self._sinks, True), self._plan(1, self._sinks, with_errors=True))
 
-    def run(self, batch: BatchRef, attempts: Mapping[str, int], with_errors: bool) -> pa.Table:
-        """Hand the rows of a batch to some sinks. `attempts`: these, and how often they were asked before."""
-        tasks = self._reader.tell(batch.start, batch.end, dict(attempts))
-        key = (tasks, frozenset(attempts), with_errors)
+    def run(self, batch: BatchRef, sinks: Mapping[str, int | None], with_errors: bool) -> pa.Table:
+        """Hand the rows of a batch to some sinks. `sinks`: how often each was asked before; None: is held."""
+        tasks = self._reader.tell(batch.start, batch.end, dict(sinks))
+        key = (tasks, frozenset(sinks), with_errors)
         if key not in self._planned:
             self._planned[key] = self._plan(*key)
         return self._planned[key].toArrow()
@@ -78,5 +78,9 @@ class _ToldPass:
         told = told_range()
         batch = BatchRef(self.source, told.start, told.end)
         receipts = None if self.state is None else receipts_directory(self.state, batch)
-        sinks = tuple(replace(task, attempts=told.note[task.name]) for task in self.sinks)
+        asked: dict[str, int | None] = told.note
+        sinks = tuple(
+            replace(task, attempts=asked[task.name] or 0, held=asked[task.name] is None)
+            for task in self.sinks
+        )
         return Pass(batch, sinks, self.errors, receipts)(batches)
