@@ -28,7 +28,7 @@ class Runner:
     """Keeps the states of batches; `down` and `stuck` say what the sinks do."""
 
     source: str = "s"
-    sinks: tuple[str, ...] = ("a", "b")
+    sinks: dict[str, None] = field(default_factory=lambda: dict.fromkeys(("a", "b")))
     wait: float = 0.0
     down: set[str] = field(default_factory=set)
     stuck: dict[str, int] = field(default_factory=dict)
@@ -170,6 +170,31 @@ def test_what_waits_is_bounded_and_small_batches_become_larger(runner, parking, 
     assert parking.may_take(SIZE, SIZE), "but it is full"
     parking.take(numbered(29))
     assert not parking.may_take(SIZE, SIZE)
+
+
+def test_when_nobody_could_take_it_a_batch_is_left_in_the_log(runner, parking):
+    runner.down, runner.wait = {"a", "b"}, 3600.0
+    parking.take(numbered(0))
+    assert not parking.may_take(SIZE, SIZE)
+
+
+def test_a_sink_that_fails_again_is_not_waited_for(runner, parking):
+    runner.down = {"a"}
+    parking.take(numbered(0))
+    runner.down = set()
+    drain(parking)
+    runner.down, runner.wait = {"a"}, 3600.0
+    parking.take(numbered(1))
+    assert parking.may_take(SIZE, SIZE)
+
+
+def test_what_was_settled_otherwise_is_not_asked_again(runner, parking):
+    runner.down = {"a"}
+    parking.take(numbered(0))
+    runner.states[0] = replace(runner.states[0], settled=True)  # it expired
+    runner.asked = []
+    drain(parking)
+    assert runner.asked == []
 
 
 def test_what_an_earlier_run_left_open_is_asked_for_again(runner, parking):

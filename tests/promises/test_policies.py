@@ -253,6 +253,35 @@ def test_unfolded_rows_of_a_file_that_cannot_be_made_visible_are_dead_letters_th
     assert product.dead_letters() == []
 
 
+# -- case 19
+
+
+@pytest.mark.parametrize("on_refusal", ["fail_fast", "wait"])
+def test_a_refusal_reaches_the_source_at_once_or_after_the_last_route_as_configured(
+    inline: Make, webhooks: list[WebhookServer], on_refusal: str
+) -> None:
+    first, second, _ = webhooks
+    first.answer_rows(422, {"incoming/0"}, body="not wanted")
+    failing = second.answer(503)
+    product = inline(
+        sources={"incoming": {**HTTP, "on_refusal": on_refusal}},
+        sinks={"first": webhook_sink(first, on_failure="refuse"), "second": webhook_sink(second)},
+    )
+    running = product.start()
+    refused, fine = product.post({"n": 0}), None
+    running.wait_for(lambda: 'sink "second" failed on batch' in running.output)
+    if on_refusal == "wait":
+        assert_waits(refused)
+        failing.stop()
+    assert code(refused) == 422
+    failing.stop()
+    fine = product.post({"n": 1})
+    assert code(fine) == 200
+    assert product.account() == books(delivered=1, refused=1)
+    taken = ["incoming/1"] if on_refusal == "fail_fast" else ["incoming/0", "incoming/1"]
+    assert second.accepted_ids == taken, "what is refused is asked of nobody again"
+
+
 # -- case 17
 
 

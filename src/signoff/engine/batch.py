@@ -54,6 +54,8 @@ _UNMEASURED = str(2**31 - 1)
 _SMALL_BATCH = 256 * 1024**2
 _SMALL_EVENT = 8 * 1024
 
+_NAMED = 10
+"""Rows dropped by policy that are named, of one batch."""
 WAITS = "earlier batches come first"
 """Why a sink that is behind was not asked."""
 
@@ -102,6 +104,8 @@ class BatchRunner:
     sinks: Mapping[str, SinkEntry]
     policies: Mapping[str, OnFailure]
     """What becomes of a row for which a step fails, by the step's name."""
+    fail_fast: bool
+    """A refusal settles its event at once."""
     ledger: Ledger
     letters: LetterStore
     control: Control
@@ -187,6 +191,8 @@ class BatchRunner:
             if not state.done and name not in asked:
                 origins = [from_bytes(r.blob) for r in results if r.kind == Kind.HELD and r.name == name]
                 self._not_asked(verdict, known, name, state, BitMap64.union(BitMap64(), *origins))
+        if self.fail_fast:
+            verdict.owed -= BitMap64(o.row.sequence for o in verdict.outcomes if o.outcome == Outcome.REFUSED)
         # Of an event that is settled nothing more is recorded: a letter that was closed stays closed.
         dead = [outcome for outcome in verdict.dead if outcome.row.sequence in known.owed]
         self.letters.store(dead, self.control)
@@ -306,11 +312,13 @@ class BatchRunner:
         return None
 
     def _say_dropped(self, verdict: Round) -> None:
-        """Rows dropped by policy leave no other trace: a line in the run's log for each."""
-        for outcome in verdict.outcomes:
-            if outcome.outcome == Outcome.DROPPED:
-                event = EventId(self.source, outcome.row.sequence, outcome.row.child)
-                logger.warning('%s dropped at "%s": %s', event, outcome.stage, outcome.reason)
+        """Rows dropped by policy are counted, and the first of a batch are named in the run's log."""
+        dropped = [outcome for outcome in verdict.outcomes if outcome.outcome == Outcome.DROPPED]
+        for outcome in dropped[:_NAMED]:
+            event = EventId(self.source, outcome.row.sequence, outcome.row.child)
+            logger.warning('%s dropped at "%s": %s', event, outcome.stage, outcome.reason)
+        if len(dropped) > _NAMED:
+            logger.warning("%d more rows of this batch were dropped", len(dropped) - _NAMED)
 
     def wait_s(self, batch: BatchRef, name: str, state: SinkState) -> float:
         """How long to wait before a sink that failed is asked again. Raises GaveUp at the end of patience."""

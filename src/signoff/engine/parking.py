@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from signoff.engine.batch import BatchRunner
@@ -48,6 +49,8 @@ class Parking:
         self._runner = runner
         self._parked: dict[int, _Parked] = {}
         """By the batch's start, in order."""
+        self._behind: frozenset[str] = frozenset()
+        """Sinks for which a whole batch waits."""
         self._changed = threading.Condition()
         self._works: dict[str, bool] = {}
         """Whether a sink that is behind took rows when it was last asked."""
@@ -64,15 +67,17 @@ class Parking:
         for known in self._runner.ledger.open_batches(self._runner.source):
             ref = known.ref
             batch = BatchRef(ref.source, ref.start, ref.end)
-            self._park(_Parked(batch, self._runner.open(batch)))
+            self._park(_Parked(batch, self._runner.open(batch)), ())
 
     def may_take(self, size: int, most: int) -> bool:
         """Whether a new batch of so many events, of at most so many, should begin now."""
         with self._changed:
             waiting = len(self._parked)
-            if waiting >= _MOST:
-                return False
-            if any(self._works.get(sink) for sink in self._behind()) and self._credits < _CATCH_UP:
+            if waiting >= _MOST or (self._behind and self._behind >= self._runner.sinks.keys()):
+                return (
+                    False  # if nobody could take it, it is better left in the log, to become a larger batch
+                )
+            if any(self._works.get(sink) for sink in self._behind) and self._credits < _CATCH_UP:
                 return False
             if waiting <= _FEW or size >= most:
                 return True
@@ -81,7 +86,7 @@ class Parking:
     def take(self, batch: BatchRef) -> None:
         """Do the first pass over a new batch; what is then still owed waits here."""
         with self._changed:
-            behind = self._behind()
+            behind = self._behind
             self._credits = 0
         self._taken_at = time.monotonic()
         known = self._runner.open(batch)
@@ -91,7 +96,7 @@ class Parking:
             if asked or not self._runner.owing(known):
                 self._round(parked, asked)
             if not parked.known.settled:
-                self._park(parked)
+                self._park(parked, asked)
 
     # -- for the thread that asks again
 
@@ -102,17 +107,19 @@ class Parking:
             if found is None:
                 self._changed.wait(self._pause_s())
                 return
-        parked, asked = found
+        parked, names = found
+        parked.known = self._runner.open(parked.batch)  # something may have expired meanwhile
+        asked = {name: state for name in names if not (state := parked.known.sinks[name]).done}
         behind = [name for name, state in asked.items() if state.owed is None]
-        self._round(parked, asked)
+        if not parked.known.settled:
+            self._round(parked, asked)
         with self._changed:
             for name in behind:
-                state = parked.known.sinks[name]
-                self._works[name] = state.done or state.owed is not None
+                self._works[name] = not _is_behind(parked.known.sinks[name])
                 self._credits += self._works[name]
             if parked.known.settled:
                 del self._parked[parked.batch.start]
-            self._changed.notify_all()
+            self._note_behind()
 
     def wake(self) -> None:
         with self._changed:
@@ -128,35 +135,42 @@ class Parking:
                 parked.due[name] = time.monotonic() + wait
         parked.known = known
 
-    def _park(self, parked: _Parked) -> None:
+    def _park(self, parked: _Parked, asked: Iterable[str]) -> None:
         with self._changed:
             self._parked[parked.batch.start] = parked
-            self._changed.notify_all()
+            self._works |= {name: False for name in asked if _is_behind(parked.known.sinks[name])}
+            self._note_behind()
 
-    def _behind(self) -> set[str]:
-        """Sinks for which a whole batch waits."""
-        return {
+    def _note_behind(self) -> None:
+        self._behind = frozenset(
             name
             for parked in self._parked.values()
             for name, state in self._runner.owing(parked.known).items()
-            if state.owed is None
-        }
+            if _is_behind(state)
+        )
+        self._changed.notify_all()
 
-    def _due(self) -> tuple[_Parked, dict[str, SinkState]] | None:
+    def _due(self) -> tuple[_Parked, list[str]] | None:
+        """A batch, and which of its sinks are to be asked now; of a sink that is behind only the first."""
         now = time.monotonic()
         passed: set[str] = set()
         for parked in self._parked.values():
             owing = self._runner.owing(parked.known)
-            asked = {
-                name: state
+            names = [
+                name
                 for name, state in owing.items()
-                if parked.due.get(name, 0.0) <= now and not (state.owed is None and name in passed)
-            }
-            if asked or not owing:
-                return parked, asked
-            passed |= {name for name, state in owing.items() if state.owed is None}
+                if parked.due.get(name, 0.0) <= now and not (_is_behind(state) and name in passed)
+            ]
+            if names or not owing:
+                return parked, names
+            passed |= {name for name, state in owing.items() if _is_behind(state)}
         return None
 
     def _pause_s(self) -> float:
         dues = [due for parked in self._parked.values() for due in parked.due.values()]
         return min([_IDLE_S, *(max(due - time.monotonic(), 0.001) for due in dues)])
+
+
+def _is_behind(state: SinkState) -> bool:
+    """The sink has taken nothing of the batch."""
+    return not state.done and state.owed is None

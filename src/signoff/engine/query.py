@@ -69,6 +69,7 @@ class SourceQuery(ABC):
             log=self.log_directory,
             sinks={name: entry for name, entry in shared.sinks.items() if name in reachable},
             policies=stage_policies(graph, source),
+            fail_fast=config.on_refusal == "fail_fast",
             ledger=shared.ledger,
             letters=self._letters,
             control=shared.control,

@@ -84,6 +84,9 @@ class SourceConfig(NodeConfig):
     acknowledgements: bool | None = None
     """Whether the source is told only after settlement; null takes the pipeline's setting.
     When false the source is told as soon as its events are in the log."""
+    on_refusal: Literal["wait", "fail_fast"] = "wait"
+    """When the source hears that an event is refused: `wait`, when every sink has an outcome for it;
+    `fail_fast`, with the first refusal, and sinks that still owe the event are not asked for it again."""
     encoding: Literal["utf-8", "binary"] = "utf-8"
     """`utf-8`: the payload is a string, and other bytes are a dead letter. `binary`: it is BINARY."""
     max_events_per_batch: int = Field(default=200_000, ge=1)
