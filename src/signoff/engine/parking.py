@@ -73,10 +73,9 @@ class Parking:
         """Whether a new batch of so many events, of at most so many, should begin now."""
         with self._changed:
             waiting = len(self._parked)
-            if waiting >= _MOST or (self._behind and self._behind >= self._runner.sinks.keys()):
-                return (
-                    False  # if nobody could take it, it is better left in the log, to become a larger batch
-                )
+            nobody_takes_it = self._behind and self._behind >= self._runner.sinks.keys()
+            if nobody_takes_it or waiting >= _MOST:
+                return False  # it stays in the log, and becomes part of a larger batch
             if any(self._works.get(sink) for sink in self._behind) and self._credits < _CATCH_UP:
                 return False
             if waiting <= _FEW or size >= most:
