@@ -31,9 +31,10 @@ bench: setup  ## measure throughput against plain Structured Streaming
 	@.venv/bin/python bench/intake.py
 	@.venv/bin/python bench/pipeline.py
 
-docs: setup  ## write docs/reference.md and docs/errors.md from the code
+docs: setup  ## write docs/reference.md, docs/errors.md and docs/promises.md from the code
 	@.venv/bin/signoff describe --all --markdown >docs/reference.md
 	@.venv/bin/signoff describe --errors --markdown >docs/errors.md
+	@.venv/bin/python -m tests.promises.table >docs/promises.md
 
 lock:  ## pin all packages again by version and hash (needs uv)
 	@scripts/lock

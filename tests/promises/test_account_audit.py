@@ -20,6 +20,7 @@ QUICK = {"initial_ms": 20, "max_ms": 50}
 ROWS = {"type": "parse_json", "input": "incoming", "schema": "n BIGINT, parts ARRAY<INT>"}
 
 
+@pytest.mark.case(38)
 def test_the_account_adds_up_at_every_moment_of_a_run(inline, webhook):
     refused = webhook.answer(422, lambda request: any(row["n"] % 50 == 3 for row in request.rows))
     webhook.answer(503, lambda request: any(row["n"] % 40 == 4 for row in request.rows), times=40)
@@ -184,6 +185,7 @@ TAMPERED = {
 }
 
 
+@pytest.mark.case(38)
 @pytest.mark.parametrize("tampered", TAMPERED)
 def test_the_audit_says_what_was_tampered_with(copy, tampered):
     before = copy.command("audit", str(copy.file))

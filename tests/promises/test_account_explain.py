@@ -17,6 +17,7 @@ SCHEMA = "n BIGINT"
 JSON = {"Content-Type": "application/json"}
 
 
+@pytest.mark.case(39)
 def test_every_state_of_an_event_is_explained_while_the_run_goes_on(inline, webhooks):
     first, second, _ = webhooks
     second.answer(422, lambda request: request.rows[0]["n"] == 3, body="three is not wanted")

@@ -25,6 +25,7 @@ def letters_command(product: Any, action: str, *args: str) -> Any:
     return product.command("dead-letters", action, str(product.file), *args)
 
 
+@pytest.mark.case(40)
 def test_letters_are_shown_replayed_to_the_sink_that_failed_and_dropped_while_a_run_is_alive(
     inline, webhooks
 ):
@@ -64,6 +65,7 @@ def test_letters_are_shown_replayed_to_the_sink_that_failed_and_dropped_while_a_
     assert product.account()["received"] == 5
 
 
+@pytest.mark.case(40)
 def test_letters_are_replayed_and_dropped_without_a_run(inline, webhooks):
     first, second, _ = webhooks
     bad = second.answer(422, lambda request: request.rows[0]["n"] in (1, 2))
@@ -86,6 +88,7 @@ def test_letters_are_replayed_and_dropped_without_a_run(inline, webhooks):
     assert [letter["event_id"] for letter in product.dead_letters()] == ["incoming/2"]
 
 
+@pytest.mark.case(40)
 def test_of_an_unfolded_event_only_the_row_that_failed_is_replayed(inline, webhook):
     def pipeline(kind: str) -> dict[str, Any]:
         return {
@@ -114,6 +117,7 @@ def test_of_an_unfolded_event_only_the_row_that_failed_is_replayed(inline, webho
     assert product.account()["delivered"] == 1
 
 
+@pytest.mark.case(40)
 def test_a_batch_of_files_that_could_not_be_written_is_replayed_with_all_rows_of_its_events(inline):
     product = inline(
         sources={"incoming": FILES},

@@ -21,6 +21,7 @@ def test_the_short_form_has_every_kind_of_fault() -> None:
     assert {fault.kind for fault in plan(KILLS, SEED, EVERY_S)} == set(KINDS)
 
 
+@pytest.mark.case(24, 25, 26)
 @pytest.mark.skipif(not rabbitmq_is_installed(), reason="RabbitMQ is not installed")
 @pytest.mark.skipif(postgres_programs() is None, reason="PostgreSQL is not installed")
 def test_nothing_is_lost_or_doubled_whatever_is_killed(tmp_path: Path) -> None:

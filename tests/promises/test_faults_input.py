@@ -76,6 +76,7 @@ def rows(path: Path) -> dict[str, dict[str, object]]:
     return found
 
 
+@pytest.mark.case(32)
 def test_malformed_lines_of_every_kind_are_dead_letters_with_a_reason(inline):
     product = inline(
         sources={"incoming": {"type": "files", "path": "in/*.jsonl", "max_event_bytes": 250_000}},
@@ -114,6 +115,7 @@ def test_malformed_lines_of_every_kind_are_dead_letters_with_a_reason(inline):
     assert {json.loads(line)["event_id"] for line in archived.read_text().splitlines()} == set(table)
 
 
+@pytest.mark.case(32)
 def test_malformed_requests_are_refused_or_dead_lettered_and_good_ones_still_settle(inline):
     product = inline(
         sources={"incoming": {"type": "http", "port": 0, "max_body_bytes": 100_000}},

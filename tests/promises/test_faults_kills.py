@@ -141,6 +141,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
         scene.close()
 
 
+@pytest.mark.case(26)
 def test_only_the_sink_that_had_not_finished_is_written_after_a_kill(killed):
     ids = [f"plain/{n}" for n in range(5)]
     assert sorted(killed.plain.writes) == ids, "the table was written once, before the kill"
@@ -149,6 +150,7 @@ def test_only_the_sink_that_had_not_finished_is_written_after_a_kill(killed):
     assert set(killed.hooks["held"].accepted_ids) == set(ids)
 
 
+@pytest.mark.case(25)
 def test_a_write_that_was_not_recorded_is_repeated_and_shows_one_row(killed):
     writes = killed.seen.writes
     assert set(writes) == {"seen/0", "seen/1"} and len(writes) >= 6, "written again after each kill"
@@ -158,11 +160,13 @@ def test_a_write_that_was_not_recorded_is_repeated_and_shows_one_row(killed):
     assert len(held) > 2, "the request that had no answer came again, under its old key"
 
 
+@pytest.mark.case(24)
 def test_nothing_is_acknowledged_before_the_record_whatever_is_killed(killed):
     assert killed.early == killed.still_early == [False, False, 0, 0]
     assert killed.moved.exists() and killed.answer.result().status_code == 200
 
 
+@pytest.mark.case(24, 38)
 def test_the_account_of_a_killed_run_adds_up(killed):
     assert killed.ended.code == 0
     assert killed.product.account("plain")["delivered"] == 5
@@ -255,6 +259,7 @@ def load(tmp_path: Path, webhook: WebhookServer) -> Iterator[Load]:
     product.close()
 
 
+@pytest.mark.case(24)
 def test_every_event_is_settled_once_whatever_is_killed_at_whatever_moment(load, webhook):
     seed = int(os.environ.get("SIGNOFF_KILL_SEED", random.SystemRandom().randrange(10**6)))
     print(f"SIGNOFF_KILL_SEED={seed}")

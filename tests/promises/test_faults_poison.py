@@ -50,6 +50,7 @@ def assert_only_seven_is_a_dead_letter(product: Any, count: int, reason: str) ->
     assert written(product.directory / "out") == [n for n in range(count) if n != 7], "each neighbour once"
 
 
+@pytest.mark.case(33)
 @pytest.mark.parametrize(
     ("where", "reason"),
     [("1 / (n - 7) IS NOT NULL", "DIVIDE_BY_ZERO"), ("cast(text AS INT) >= 0", "CAST_INVALID_INPUT")],
@@ -64,6 +65,7 @@ def test_an_event_an_expression_fails_on_is_found_and_its_neighbours_are_deliver
     assert_only_seven_is_a_dead_letter(product, 20, reason)
 
 
+@pytest.mark.case(33)
 def test_poison_is_found_in_a_pipeline_that_keeps_state(inline):
     product = inline(
         sources={"incoming": FILES},
@@ -82,6 +84,7 @@ def test_poison_is_found_in_a_pipeline_that_keeps_state(inline):
     assert written(product.directory / "out") == [n for n in range(21) if n != 7], "6 was seen before"
 
 
+@pytest.mark.case(33)
 def test_several_poison_events_of_a_batch_are_all_found(inline):
     picked = {"type": "filter", "input": "rows", "where": "1 / (n % 7) IS NOT NULL"}
     product = inline(
@@ -95,6 +98,7 @@ def test_several_poison_events_of_a_batch_are_all_found(inline):
     assert product.account()["delivered"] == 12
 
 
+@pytest.mark.case(33)
 def test_a_poison_event_can_be_replayed_once_the_pipeline_is_mended(inline):
     picked = {"type": "filter", "input": "rows", "where": "1 / (n - 7) IS NOT NULL"}
     nodes = {"sources": {"incoming": FILES}, "transforms": {"rows": ROWS, "picked": picked}}
@@ -111,6 +115,7 @@ def test_a_poison_event_can_be_replayed_once_the_pipeline_is_mended(inline):
     assert product.account()["delivered"] == 10 and product.dead_letters() == []
 
 
+@pytest.mark.case(33)
 @pytest.mark.crash
 def test_an_event_that_kills_its_worker_is_found_also_after_a_kill_during_the_search(real):
     product = real(

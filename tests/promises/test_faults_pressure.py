@@ -39,6 +39,7 @@ def limit_file_size(pid: int, size: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
+@pytest.mark.case(30)
 def test_a_sink_that_is_down_for_long_fills_the_log_to_its_limit_and_holds_the_source(inline, webhook):
     webhook.down()
     product = inline(
@@ -98,6 +99,7 @@ def _attempts(product: Any) -> int:
         return sum(state.attempts for b in ledger.open_batches("incoming") for state in b.sinks.values())
 
 
+@pytest.mark.case(29)
 def test_a_full_disk_stops_the_intake_and_loses_nothing(inline):
     product = inline(
         sources={"incoming": {"type": "files", "path": "in/*.jsonl", "on_acknowledge": "move"}},
@@ -128,6 +130,7 @@ def test_a_full_disk_stops_the_intake_and_loses_nothing(inline):
     assert product.account()["delivered"] == 600
 
 
+@pytest.mark.case(24, 29)
 def test_an_intake_that_is_killed_on_a_full_disk_loses_nothing(inline):
     product = inline(
         sources={"incoming": {"type": "files", "path": "in/*.jsonl", "on_acknowledge": "move"}},
@@ -147,6 +150,7 @@ def test_an_intake_that_is_killed_on_a_full_disk_loses_nothing(inline):
     assert product.account()["delivered"] == 400
 
 
+@pytest.mark.case(29)
 def test_a_sink_on_a_full_disk_is_waited_for(inline):
     """The files sink cannot write; nothing is acknowledged until it can."""
     product = inline(

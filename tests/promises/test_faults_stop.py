@@ -26,6 +26,7 @@ def nodes(webhook, **source):
     }
 
 
+@pytest.mark.case(31)
 def test_what_is_in_flight_is_finished_before_a_run_ends(inline, webhook):
     hold = webhook.hold()
     product = inline(**nodes(webhook))
@@ -45,6 +46,7 @@ def test_what_is_in_flight_is_finished_before_a_run_ends(inline, webhook):
     assert (account["received"], account["delivered"]) == (1, 1)
 
 
+@pytest.mark.case(31)
 def test_what_is_not_finished_by_the_deadline_goes_back_to_the_source_and_is_finished_by_the_next_run(
     inline, webhook
 ):

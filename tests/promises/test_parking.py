@@ -16,6 +16,7 @@ Make = Callable[..., Inline]
 ROUTED = {"type": "route", "input": "parsed", "routes": {"a": "n < 10", "b": "n >= 10"}}
 
 
+@pytest.mark.case(15)
 def test_later_events_of_other_routes_are_settled_while_one_route_is_down(
     inline: Make, webhooks: list[WebhookServer]
 ) -> None:
@@ -39,6 +40,7 @@ def test_later_events_of_other_routes_are_settled_while_one_route_is_down(
     assert product.account() == books(delivered=6)
 
 
+@pytest.mark.case(15)
 def test_a_sink_that_was_down_gets_what_waited_in_order_and_the_others_nothing_again(
     inline: Make, webhooks: list[WebhookServer]
 ) -> None:
@@ -62,6 +64,7 @@ def test_a_sink_that_was_down_gets_what_waited_in_order_and_the_others_nothing_a
     assert product.account() == books(delivered=5)
 
 
+@pytest.mark.case(14)
 def test_one_row_that_is_not_taken_holds_up_no_later_row_of_its_sink(
     inline: Make, webhook: WebhookServer
 ) -> None:
@@ -79,6 +82,7 @@ def test_one_row_that_is_not_taken_holds_up_no_later_row_of_its_sink(
     assert sorted(webhook.accepted_ids) == [f"incoming/{n}" for n in range(4)]
 
 
+@pytest.mark.case(16)
 def test_a_bounded_retry_gives_up_on_its_own_rows_while_others_go_on(
     inline: Make, webhooks: list[WebhookServer]
 ) -> None:
@@ -100,6 +104,7 @@ def test_a_bounded_retry_gives_up_on_its_own_rows_while_others_go_on(
     assert len(b.accepted_ids) == 2
 
 
+@pytest.mark.case(26, 39)
 @pytest.mark.crash
 def test_what_waits_is_known_to_explain_and_survives_a_kill(
     real: Callable[..., Product], webhooks: list[WebhookServer]

@@ -57,6 +57,7 @@ def column(url: str, query: str) -> list[Any]:
 # -- cases 13 and 15
 
 
+@pytest.mark.case(13)
 def test_retries_happen_at_the_sink_with_backoff_and_other_sinks_see_no_second_copy(
     inline: Make, webhooks: list[WebhookServer]
 ) -> None:
@@ -85,6 +86,7 @@ def test_retries_happen_at_the_sink_with_backoff_and_other_sinks_see_no_second_c
     assert product.account() == books(delivered=1)
 
 
+@pytest.mark.case(15)
 def test_while_one_route_is_retried_for_long_the_other_sees_nothing_again(
     inline: Make, webhook: WebhookServer, postgres: PostgresServer
 ) -> None:
@@ -125,6 +127,7 @@ def assert_only_the_third_is_a_dead_letter(product: Inline, reason: str) -> None
     assert product.account() == books(delivered=9, dead_lettered=1)
 
 
+@pytest.mark.case(14)
 def test_of_a_bulk_write_to_sqlite_only_the_rejected_row_is_a_dead_letter(inline: Make) -> None:
     product = inline(
         sources={"incoming": FILES},
@@ -138,6 +141,7 @@ def test_of_a_bulk_write_to_sqlite_only_the_rejected_row_is_a_dead_letter(inline
     assert_only_the_third_is_a_dead_letter(product, "CHECK")
 
 
+@pytest.mark.case(14)
 def test_of_a_bulk_write_to_postgres_only_the_rejected_row_is_a_dead_letter(
     inline: Make, postgres: PostgresServer
 ) -> None:
@@ -150,6 +154,7 @@ def test_of_a_bulk_write_to_postgres_only_the_rejected_row_is_a_dead_letter(
     assert_only_the_third_is_a_dead_letter(product, "check constraint")
 
 
+@pytest.mark.case(14)
 def test_of_a_bulk_request_only_the_rejected_row_is_a_dead_letter(
     inline: Make, webhook: WebhookServer
 ) -> None:
@@ -162,6 +167,7 @@ def test_of_a_bulk_request_only_the_rejected_row_is_a_dead_letter(
     assert_only_the_third_is_a_dead_letter(product, "three is not a number")
 
 
+@pytest.mark.case(14)
 def test_of_ten_rows_only_the_one_that_failed_is_sent_again(inline: Make, webhook: WebhookServer) -> None:
     failing = webhook.answer_rows(503, {"incoming/2"})
     product = inline(sources={"incoming": FILES}, sinks={"first": webhook_sink(webhook)})
@@ -182,6 +188,7 @@ def test_of_ten_rows_only_the_one_that_failed_is_sent_again(inline: Make, webhoo
 # -- case 16
 
 
+@pytest.mark.case(16)
 @pytest.mark.parametrize(
     ("policy", "status", "counted"),
     [("dead_letter", 200, "dead_lettered"), ("refuse", 422, "refused"), ("drop", 200, "dropped")],
@@ -209,6 +216,7 @@ def test_when_retries_are_exhausted_the_configured_policy_applies(
     assert "try later" in reasons[policy][0]
 
 
+@pytest.mark.case(16)
 def test_a_sink_that_never_comes_back_is_given_up_on_row_by_row_not_untried(
     inline: Make, webhook: WebhookServer
 ) -> None:
@@ -230,6 +238,7 @@ def test_a_sink_that_never_comes_back_is_given_up_on_row_by_row_not_untried(
     assert product.account() == books(dead_lettered=1)
 
 
+@pytest.mark.case(16, 40)
 def test_unfolded_rows_of_a_file_that_cannot_be_made_visible_are_dead_letters_that_can_be_replayed(
     inline: Make,
 ) -> None:
@@ -256,6 +265,7 @@ def test_unfolded_rows_of_a_file_that_cannot_be_made_visible_are_dead_letters_th
 # -- case 19
 
 
+@pytest.mark.case(19)
 @pytest.mark.parametrize("on_refusal", ["fail_fast", "wait"])
 def test_a_refusal_reaches_the_source_at_once_or_after_the_last_route_as_configured(
     inline: Make, webhooks: list[WebhookServer], on_refusal: str
@@ -285,6 +295,7 @@ def test_a_refusal_reaches_the_source_at_once_or_after_the_last_route_as_configu
 # -- case 17
 
 
+@pytest.mark.case(17)
 def test_source_is_not_acknowledged_while_the_dead_letter_cannot_be_stored(
     inline: Make, webhook: WebhookServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

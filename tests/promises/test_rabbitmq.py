@@ -45,6 +45,7 @@ def delivered_to(webhook: WebhookServer) -> list[int]:
     return sorted(json.loads(row["payload"])["n"] for request in answered for row in request.rows)
 
 
+@pytest.mark.case(1, 31)
 def test_a_message_is_not_acknowledged_until_the_sink_confirms_and_goes_back_when_the_run_ends_before(
     inline: Make, rabbitmq: RabbitMQ, queue: str, webhook: WebhookServer
 ) -> None:
@@ -71,6 +72,7 @@ def test_a_message_is_not_acknowledged_until_the_sink_confirms_and_goes_back_whe
     assert rabbitmq.count(queue) == 0
 
 
+@pytest.mark.case(2)
 def test_of_three_sinks_the_last_one_decides(
     inline: Make, rabbitmq: RabbitMQ, queue: str, webhooks: list[WebhookServer]
 ) -> None:
@@ -89,6 +91,7 @@ def test_of_three_sinks_the_last_one_decides(
     assert [len(hook.requests) for hook in webhooks] == [2, 2, 2]
 
 
+@pytest.mark.case(3, 16)
 def test_a_permanent_refusal_is_one_rejection_and_a_transient_one_is_tried_again_so_often(
     inline: Make, rabbitmq: RabbitMQ, webhook: WebhookServer
 ) -> None:
@@ -115,6 +118,7 @@ def test_a_permanent_refusal_is_one_rejection_and_a_transient_one_is_tried_again
         rabbitmq.delete_queue(name)
 
 
+@pytest.mark.case(16)
 def test_what_cannot_be_delivered_is_a_dead_letter_and_acknowledged(
     inline: Make, rabbitmq: RabbitMQ, queue: str, webhook: WebhookServer
 ) -> None:
@@ -132,6 +136,7 @@ def test_what_cannot_be_delivered_is_a_dead_letter_and_acknowledged(
     assert rabbitmq.count(queue) == 0
 
 
+@pytest.mark.case(11)
 def test_the_first_and_the_third_are_acknowledged_while_the_second_is_owed(
     inline: Make, rabbitmq: RabbitMQ, queue: str, webhook: WebhookServer
 ) -> None:
@@ -145,6 +150,7 @@ def test_the_first_and_the_third_are_acknowledged_while_the_second_is_owed(
     assert [message.body for message in rabbitmq.take(queue)] == numbers(2)
 
 
+@pytest.mark.case(20)
 def test_acknowledged_when_logged_the_message_is_ours_although_the_sink_is_down(
     inline: Make, rabbitmq: RabbitMQ, queue: str, webhook: WebhookServer
 ) -> None:
@@ -162,6 +168,7 @@ def test_acknowledged_when_logged_the_message_is_ours_although_the_sink_is_down(
     assert delivered_to(webhook) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.case(27)
 def test_the_last_batch_before_a_silence_is_acknowledged_although_prefetch_is_used_up(
     inline: Make, rabbitmq: RabbitMQ, queue: str, webhook: WebhookServer
 ) -> None:
@@ -176,6 +183,7 @@ def test_the_last_batch_before_a_silence_is_acknowledged_although_prefetch_is_us
     assert rabbitmq.count(queue) == 0
 
 
+@pytest.mark.case(28)
 def test_a_broker_that_restarts_while_a_batch_is_under_way_makes_no_second_delivery(
     inline: Make, rabbitmq: RabbitMQ, queue: str, webhook: WebhookServer
 ) -> None:
@@ -197,6 +205,7 @@ def test_a_broker_that_restarts_while_a_batch_is_under_way_makes_no_second_deliv
     assert delivered_to(webhook) == list(range(21)), "no second copy"
 
 
+@pytest.mark.case(30)
 def test_while_a_sink_is_down_the_broker_keeps_what_exceeds_the_prefetch(
     inline: Make, rabbitmq: RabbitMQ, queue: str, webhook: WebhookServer
 ) -> None:

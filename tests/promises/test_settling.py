@@ -51,6 +51,7 @@ def late_outcomes(product: Inline) -> int:
 # -- case 1
 
 
+@pytest.mark.case(1)
 def test_source_is_not_acknowledged_until_the_sink_confirms(inline: Make, webhook: WebhookServer) -> None:
     hold = webhook.hold()
     product = inline(sources={"incoming": HTTP}, sinks={"first": webhook_sink(webhook)})
@@ -66,6 +67,7 @@ def test_source_is_not_acknowledged_until_the_sink_confirms(inline: Make, webhoo
     assert product.explain("incoming/0")["acknowledged"] is True
 
 
+@pytest.mark.case(1)
 def test_source_is_not_acknowledged_while_postgres_has_not_committed(
     inline: Make, postgres: PostgresServer
 ) -> None:
@@ -85,6 +87,7 @@ def test_source_is_not_acknowledged_while_postgres_has_not_committed(
         assert admin.execute("SELECT event_id, payload FROM held").fetchall() == [("incoming/0", '{"n": 1}')]
 
 
+@pytest.mark.case(1)
 def test_a_file_is_moved_only_when_the_sink_has_confirmed_its_last_event(
     inline: Make, webhook: WebhookServer
 ) -> None:
@@ -105,6 +108,7 @@ def test_a_file_is_moved_only_when_the_sink_has_confirmed_its_last_event(
 # -- cases 2 and 3
 
 
+@pytest.mark.case(2)
 def test_source_is_acknowledged_once_when_the_last_of_three_sinks_confirms(
     inline: Make, webhooks: list[WebhookServer]
 ) -> None:
@@ -125,6 +129,7 @@ def test_source_is_acknowledged_once_when_the_last_of_three_sinks_confirms(
     assert {name: sink["rows"] for name, sink in product.status()["sinks"].items()} == dict.fromkeys(NAMES, 1)
 
 
+@pytest.mark.case(3)
 def test_source_gets_one_negative_answer_when_one_of_three_sinks_refuses(
     inline: Make, webhooks: list[WebhookServer]
 ) -> None:
@@ -145,6 +150,7 @@ def test_source_gets_one_negative_answer_when_one_of_three_sinks_refuses(
     assert product.explain("incoming/0")["state"] == "refused"
 
 
+@pytest.mark.case(3)
 def test_a_refused_file_goes_where_refused_files_go(inline: Make, webhook: WebhookServer) -> None:
     webhook.answer_rows(400, {"incoming/1"})
     product = inline(
@@ -162,6 +168,7 @@ def test_a_refused_file_goes_where_refused_files_go(inline: Make, webhook: Webho
 # -- cases 4 to 6
 
 
+@pytest.mark.case(4)
 def test_events_a_filter_drops_are_acknowledged_and_counted_as_dropped(
     inline: Make, webhook: WebhookServer
 ) -> None:
@@ -186,6 +193,7 @@ RAISING = {
 }
 
 
+@pytest.mark.case(5)
 def test_an_event_a_function_raises_on_is_a_dead_letter_and_its_neighbours_are_delivered(
     inline: Make, webhook: WebhookServer
 ) -> None:
@@ -204,6 +212,7 @@ def test_an_event_a_function_raises_on_is_a_dead_letter_and_its_neighbours_are_d
     assert json.loads(letter["payload"]) == {"n": 7}
 
 
+@pytest.mark.case(5)
 def test_an_event_a_function_raises_on_is_refused_where_the_step_says_so(
     inline: Make, webhook: WebhookServer
 ) -> None:
@@ -221,6 +230,7 @@ def test_an_event_a_function_raises_on_is_refused_where_the_step_says_so(
     assert product.account() == books(delivered=2, refused=1)
 
 
+@pytest.mark.case(6)
 @pytest.mark.parametrize(
     ("policy", "status", "counted"),
     [
@@ -260,6 +270,7 @@ def test_an_event_no_route_matches_meets_the_configured_policy(
 # -- case 7
 
 
+@pytest.mark.case(7)
 def test_an_unfolded_event_is_acknowledged_when_its_last_child_is_delivered(
     inline: Make, webhook: WebhookServer
 ) -> None:
@@ -282,6 +293,7 @@ def test_an_unfolded_event_is_acknowledged_when_its_last_child_is_delivered(
     assert product.account() == books(delivered=1)
 
 
+@pytest.mark.case(7)
 def test_an_event_that_unfolds_into_nothing_is_acknowledged(inline: Make, webhook: WebhookServer) -> None:
     product = inline(
         sources={"incoming": HTTP},
@@ -297,6 +309,7 @@ def test_an_event_that_unfolds_into_nothing_is_acknowledged(inline: Make, webhoo
 # -- case 9
 
 
+@pytest.mark.case(9)
 def test_an_event_that_comes_through_two_filters_is_acknowledged_once_and_has_two_rows(
     inline: Make, webhook: WebhookServer
 ) -> None:
@@ -326,6 +339,7 @@ def test_an_event_that_comes_through_two_filters_is_acknowledged_once_and_has_tw
     assert product.account() == books(delivered=2)
 
 
+@pytest.mark.case(9)
 def test_paths_that_meet_again_in_a_transform_keep_their_rows_apart(inline: Make) -> None:
     product = inline(
         sources={"incoming": FILES},
@@ -347,6 +361,7 @@ def test_paths_that_meet_again_in_a_transform_keep_their_rows_apart(inline: Make
 # -- case 10
 
 
+@pytest.mark.case(10)
 def test_a_second_outcome_for_a_settled_event_changes_nothing_and_is_counted(
     inline: Make, webhook: WebhookServer
 ) -> None:
@@ -368,6 +383,7 @@ def test_a_second_outcome_for_a_settled_event_changes_nothing_and_is_counted(
     assert product.explain("incoming/1")["state"] == "delivered"
 
 
+@pytest.mark.case(10, 21)
 def test_a_sink_that_fails_after_the_event_has_expired_changes_nothing_and_is_counted(
     inline: Make, webhook: WebhookServer
 ) -> None:
@@ -394,6 +410,7 @@ def test_a_sink_that_fails_after_the_event_has_expired_changes_nothing_and_is_co
 # -- case 11
 
 
+@pytest.mark.case(11)
 def test_a_source_with_answers_per_message_hears_of_1_and_3_while_2_is_owed(
     inline: Make, webhook: WebhookServer
 ) -> None:
@@ -409,6 +426,7 @@ def test_a_source_with_answers_per_message_hears_of_1_and_3_while_2_is_owed(
     assert product.account() == books(delivered=3)
 
 
+@pytest.mark.case(11)
 def test_a_source_with_an_offset_stays_at_1_while_2_is_owed(inline: Make, webhook: WebhookServer) -> None:
     failing = webhook.answer_rows(503, {"incoming/1"})
     product = inline(sources={"incoming": FILES}, sinks={"first": webhook_sink(webhook)})
@@ -425,6 +443,7 @@ def test_a_source_with_an_offset_stays_at_1_while_2_is_owed(inline: Make, webhoo
 # -- case 12
 
 
+@pytest.mark.case(12)
 def test_outcomes_are_told_apart_in_account_status_and_explanation(
     inline: Make, webhook: WebhookServer
 ) -> None:

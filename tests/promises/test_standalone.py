@@ -40,6 +40,7 @@ def work(batch, number):
 """
 
 
+@pytest.mark.case(27)
 def test_messages_are_acknowledged_when_their_batch_is_committed_although_no_other_follows(
     spark: SparkSession, rabbitmq: RabbitMQ, tmp_path: Path
 ) -> None:
@@ -61,6 +62,7 @@ def test_messages_are_acknowledged_when_their_batch_is_committed_although_no_oth
     assert rabbitmq.count("alone") == 0
 
 
+@pytest.mark.case(24)
 def test_messages_of_a_batch_that_was_not_finished_go_back_to_the_queue(
     spark: SparkSession, rabbitmq: RabbitMQ, tmp_path: Path
 ) -> None:
@@ -75,6 +77,7 @@ def test_messages_of_a_batch_that_was_not_finished_go_back_to_the_queue(
     rabbitmq.wait_for("alone", 10)
 
 
+@pytest.mark.case(24)
 def test_a_program_that_is_killed_in_a_batch_loses_nothing_and_does_no_message_twice(
     rabbitmq: RabbitMQ, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.spark
 Make = Callable[..., Inline]
 
 
+@pytest.mark.case(22)
 def test_a_source_that_cannot_acknowledge_is_mixed_with_one_that_can(
     inline: Make, webhook: WebhookServer
 ) -> None:
@@ -41,6 +42,7 @@ def test_a_source_that_cannot_acknowledge_is_mixed_with_one_that_can(
     assert product.explain("incoming/0")["acknowledged"] is True
 
 
+@pytest.mark.case(23)
 def test_with_acknowledgements_off_sources_are_told_when_events_are_in_the_log(
     inline: Make, webhook: WebhookServer
 ) -> None:
@@ -63,6 +65,7 @@ def test_with_acknowledgements_off_sources_are_told_when_events_are_in_the_log(
     assert sorted(webhook.accepted_ids) == ["incoming/0", "stored/0"]
 
 
+@pytest.mark.case(23)
 @pytest.mark.parametrize(
     ("everywhere", "quick", "careful"),
     [(True, {"acknowledgements": False}, {}), (False, {}, {"acknowledgements": True})],
@@ -90,6 +93,7 @@ def test_acknowledgements_are_turned_off_for_one_source(
     wait_until(lambda: product.account("quick") == books(delivered=1))
 
 
+@pytest.mark.case(22)
 def test_lines_from_standard_input_are_delivered_and_the_run_ends_with_0(
     real: Callable[..., Product],
 ) -> None:

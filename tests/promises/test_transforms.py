@@ -40,6 +40,7 @@ def test_a_row_function_returns_a_row_several_rows_or_none(inline: Make) -> None
     assert product.account() == books(delivered=2, dropped=1)
 
 
+@pytest.mark.case(5)
 def test_a_row_function_that_returns_the_wrong_type_makes_a_dead_letter_not_a_null(inline: Make) -> None:
     product = inline(
         sources={"incoming": FILES},
@@ -162,6 +163,7 @@ def test_select_takes_a_list_as_in_sql_or_names_with_expressions(inline: Make) -
     assert product.rows("b") == [{"event_id": "incoming/0", "half": 1.5, "kind": "x"}]
 
 
+@pytest.mark.case(7)
 def test_an_unfolded_row_that_fails_leaves_its_siblings_delivered(inline: Make) -> None:
     checked = {**python("fail_on_seven", mode="rows", schema="n INT"), "input": "renamed"}
     product = inline(
@@ -183,6 +185,7 @@ def test_an_unfolded_row_that_fails_leaves_its_siblings_delivered(inline: Make) 
     assert product.account() == books(delivered=1, dead_lettered=1)
 
 
+@pytest.mark.case(5)
 @pytest.mark.parametrize(
     ("policy", "counted", "ends"),
     [("drop", "dropped", 0), ("refuse", "refused", 3), ("dead_letter", "dead_lettered", 0)],

@@ -1,0 +1,107 @@
+"""Which promise is proved by which test: `docs/promises.md`, written by `make docs` from marks on the tests.
+
+A test of a promise says so: `@pytest.mark.case(14)`. A promise without a test is listed as not kept yet.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+PROMISES: dict[str, dict[int, str]] = {
+    "Settling": {
+        1: "The source is not acknowledged before the sink has confirmed.",
+        2: "Of several sinks the last one decides, and the source is acknowledged once.",
+        3: "A permanent refusal gives the source exactly one negative answer.",
+        4: "What a filter drops is acknowledged, and counted as dropped.",
+        5: "An event that a step fails on is never a drop: it is a dead letter or refused; its neighbours "
+        "are delivered.",
+        6: "An event that no route matches meets the policy that was configured.",
+        7: "An unfolded event is acknowledged with its last child; one without children at once.",
+        8: "The result of events of two sources settles all of them, at both.",
+        9: "An event on two paths that meet again is acknowledged once.",
+        10: "A second outcome for a settled event changes nothing, and is counted.",
+        11: "With 1 and 3 settled and 2 not, an offset stays at 1, and of single messages 1 and 3 are "
+        "acknowledged.",
+        12: "Outcomes are told apart everywhere they are shown.",
+    },
+    "Policies": {
+        13: "Retries happen at the sink, with growing waits; the other sinks see no second copy.",
+        14: "Of a bulk write only the rows that were rejected are tried again or dead-lettered.",
+        15: "While one route fails the others go on, and see nothing again.",
+        16: "When retries are exhausted the event is dead-lettered, refused or dropped, as configured.",
+        17: "While a dead letter cannot be stored the source is not acknowledged.",
+        18: "An authoritative sink settles an event while others catch up.",
+        19: "A refusal reaches the source at once, or after the last route, as configured.",
+        20: "A source may be acknowledged as soon as its event is on disk, and not before.",
+        21: "What is not settled in time expires: a negative answer, counted; later outcomes are ignored.",
+        22: "A source that cannot acknowledge takes part, beside others that can.",
+        23: "Acknowledgements can be turned off, for all sources or for one.",
+    },
+    "Faults": {
+        24: "SIGKILL of any process at any moment: nothing is lost, nothing invented.",
+        25: "A write that was not recorded is repeated, and an idempotent sink shows one row.",
+        26: "After a crash only the sinks that had not finished are written.",
+        27: "The last batch before a silence is acknowledged promptly.",
+        28: "After the broker has closed a channel its tags are not used; what comes again is recognised.",
+        29: "A full disk stops receiving, loses nothing, and work goes on when there is room.",
+        30: "A sink that is down for long: memory and disk stay bounded, and the source is held back.",
+        31: "A run that is asked to stop finishes what is in flight, up to a deadline.",
+        32: "Malformed input of every kind is a dead letter with its reason.",
+        33: "An event on which the plan itself fails is found, and its neighbours are delivered.",
+    },
+    "State": {
+        34: "Events in a window are settled by a save point or with its result, as configured.",
+        35: "A pipeline that could wait for itself for ever is refused, with the arithmetic.",
+        36: "Late events have an output of their own, and are settled.",
+        37: "Disorder within the allowed lateness changes no window.",
+    },
+    "Account": {
+        38: "Received = delivered + dropped + dead-lettered + refused + expired + in flight, at any moment.",
+        39: "Where an event is, and why it is not acknowledged, has an answer.",
+        40: "Dead letters are listed, shown, replayed to what failed only, and dropped.",
+    },
+}
+
+
+def marked() -> Iterator[tuple[int, str, str]]:
+    """Case, file and name of each test that is marked with a case."""
+    for path in sorted(HERE.glob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                for case in _cases(node):
+                    yield case, path.relative_to(ROOT).as_posix(), node.name
+
+
+def _cases(function: ast.FunctionDef) -> Iterator[int]:
+    for mark in function.decorator_list:
+        if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.case":
+            yield from (int(ast.literal_eval(argument)) for argument in mark.args)
+
+
+def table() -> str:
+    """The document."""
+    tests: dict[int, list[str]] = {}
+    for case, path, name in marked():
+        sentence = name.removeprefix("test_").replace("_", " ")
+        tests.setdefault(case, []).append(f"[{sentence}](../{path})")
+    lines = [
+        "# Promises, and the tests that prove them",
+        "",
+        "Written by `make docs` from the tests. Each test runs the product: real Spark, real processes that",
+        "are killed with SIGKILL, a real broker where a broker is named.",
+    ]
+    for section, promises in PROMISES.items():
+        lines += ["", f"## {section}", "", "| | promise | proved by |", "| --- | --- | --- |"]
+        for case, promise in promises.items():
+            proofs = "<br>".join(tests.get(case, ["*not kept yet*"]))
+            lines.append(f"| {case} | {promise} | {proofs} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(table(), end="")
