@@ -492,3 +492,43 @@ def test_more_messages_are_under_way_than_one_consumer_may_have(
     rabbit.settle(*range(70_000))
     rabbit.close()
     assert rabbitmq.count(queue) == 0
+
+
+@pytest.mark.parametrize("trusting", ["a certificate", "everybody"])
+def test_messages_come_over_tls_and_are_acknowledged(
+    rabbitmq: RabbitMQ, queue: str, open_: Open, trusting: str
+) -> None:
+    known = {"ca_file": str(rabbitmq.ca_file)} if trusting == "a certificate" else {"verify_tls": False}
+    rabbitmq.publish(bodies(*range(500)), queue)
+    rabbit = open_(url=rabbitmq.tls_url, **known)
+    assert rabbit.take(500) == bodies(*range(500))
+    rabbit.settle(*range(499))
+    rabbit.close()
+    assert left(rabbitmq, queue) == bodies(499)
+
+
+def test_a_broker_whose_certificate_is_not_trusted_is_not_spoken_to(
+    rabbitmq: RabbitMQ, queue: str, open_: Open
+) -> None:
+    rabbitmq.publish(bodies(0), queue)
+    rabbit = open_(url=rabbitmq.tls_url)
+    wait_until(lambda: (rabbit.step(0.01), rabbit.source.trouble())[1])
+    trouble = rabbit.source.trouble()
+    assert "certificate" in trouble.lower() and PASSWORD not in trouble
+    assert rabbit.log.head() == 0
+
+
+def test_an_exclusive_consumer_keeps_others_out_until_it_is_gone(
+    rabbitmq: RabbitMQ, open_: Open, tmp_path: Path
+) -> None:
+    rabbitmq.declare_queue("for-one", kind="classic")
+    rabbitmq.publish(bodies(0), "for-one")
+    first = open_(queues="for-one", exclusive=True)
+    first.take(1)
+    second = Rabbit(tmp_path / "second", rabbitmq.url, "for-one", exclusive=True)
+    wait_until(lambda: (second.step(0.01), second.source.trouble())[1])
+    first.settle(0)
+    first.close()
+    rabbitmq.publish(bodies(1), "for-one")
+    assert second.take(1) == bodies(1)
+    second.close()

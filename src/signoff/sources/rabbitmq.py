@@ -80,7 +80,7 @@ class RabbitmqConfig(SourceConfig):
     heartbeat: int = Field(default=60, ge=1, le=3600)
     """Seconds of silence after which a connection counts as dead, on either side."""
     exclusive: bool = False
-    """Let nobody else consume these queues."""
+    """Let nobody else consume these queues. A quorum queue of RabbitMQ 3 lets others in all the same."""
     ca_file: str | None = None
     """Certificates to trust for `amqps`; null trusts those of the system."""
     verify_tls: bool = True
