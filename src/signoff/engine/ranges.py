@@ -26,6 +26,10 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.01
 """How often the log is looked at while there is nothing new: one small file is read."""
+_MANY = 5_000
+_LINGER_S = 1.5
+"""Where so many events have come since the last batch began, more are waited for until this time after it: a
+batch costs as much as ten thousand events, and others (a broker, the intake) need the processor, too."""
 _SEE_SPARK_S = 1.0
 _LET_END_S = 2.0
 """A pass that ends by itself within this time is not interrupted: its rows would be written again."""
@@ -118,11 +122,14 @@ class RangeQuery(SourceQuery):
 
     def _take_new(self, halt: threading.Event) -> None:
         start, most = self.shared.ledger.books(self.source).next, self.config.max_events_per_batch
+        began = 0.0
         while not halt.is_set():
             end = min(self.log.end_after(start), start + most)
-            if end == start or not self._parking.may_take(end - start, most):
+            more_comes = _MANY <= end - start < most and time.monotonic() < began + _LINGER_S
+            if end == start or more_comes or not self._parking.may_take(end - start, most):
                 halt.wait(_LOOK_S)
                 continue
+            began = time.monotonic()
             end = self.log.within(start, end, self.config.max_bytes_per_batch)
             self._parking.take(BatchRef(self.source, start, end))
             start = end
