@@ -30,6 +30,8 @@ _MANY = 5_000
 _LINGER_S = 1.5
 """Where so many events have come since the last batch began, more are waited for until this time after it: a
 batch costs as much as ten thousand events, and others (a broker, the intake) need the processor, too."""
+_SILENT_S = 0.1
+"""But not if none came for so long: the source may be at its limit of unacknowledged events."""
 _SEE_SPARK_S = 1.0
 _LET_END_S = 2.0
 """A pass that ends by itself within this time is not interrupted: its rows would be written again."""
@@ -122,14 +124,16 @@ class RangeQuery(SourceQuery):
 
     def _take_new(self, halt: threading.Event) -> None:
         start, most = self.shared.ledger.books(self.source).next, self.config.max_events_per_batch
-        began = 0.0
+        began = grew = 0.0
+        seen = start
         while not halt.is_set():
-            end = min(self.log.end_after(start), start + most)
-            more_comes = _MANY <= end - start < most and time.monotonic() < began + _LINGER_S
+            end, now = min(self.log.end_after(start), start + most), time.monotonic()
+            seen, grew = (end, now) if end > seen else (seen, grew)
+            more_comes = _MANY <= end - start < most and now < min(began + _LINGER_S, grew + _SILENT_S)
             if end == start or more_comes or not self._parking.may_take(end - start, most):
                 halt.wait(_LOOK_S)
                 continue
-            began = time.monotonic()
+            began = now
             end = self.log.within(start, end, self.config.max_bytes_per_batch)
             self._parking.take(BatchRef(self.source, start, end))
             start = end

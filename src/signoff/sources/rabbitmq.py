@@ -62,7 +62,7 @@ class RabbitmqConfig(SourceConfig):
     """The queues to consume, one or several."""
     prefetch: int = Field(default=200_000, ge=1, le=1_000_000)
     """Most messages of a queue that are with us and not acknowledged. While one batch is being settled the
-    next one must find room beside it."""
+    next one must find room beside it; but each message out costs the broker, a classic queue above all."""
     declare: Declare | None = None
     """What to make at the broker; null takes it as it is."""
     acknowledge: Literal["settled", "logged"] | None = None
