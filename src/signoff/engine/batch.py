@@ -113,6 +113,8 @@ class BatchRunner:
     isolate: Callable[[int, int], None]
     """Find the events a plan fails on, store them as dead letters, exclude them from reading.
     Raises PlanFailed if it is not the events."""
+    halt: threading.Event = field(default_factory=threading.Event)
+    """Set when the query ends: what fails then has been interrupted, and nobody is to blame."""
     standing: StandingPass | None = None
     """Does first passes where each batch is a job of its own."""
     _alone: threading.Lock = field(default_factory=threading.Lock)
@@ -250,7 +252,7 @@ class BatchRunner:
             with self._arrow_sized(self.spark if plan is None else plan.df.sparkSession, work.batch):
                 return self._pass(work, plan)
         except (PySparkException, Py4JError) as failure:
-            if self.control.overdue:
+            if self.control.overdue or self.halt.is_set():
                 raise Interrupted from failure
             raise PlanFailed(last_line(failure)) from failure
 

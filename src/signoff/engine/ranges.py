@@ -52,7 +52,7 @@ class RangeQuery(SourceQuery):
     def start(self) -> None:
         self.stop()  # one of its threads may go on where the other has failed
         self._error = ""
-        self._halt = threading.Event()
+        self._halt = self.runner.halt = threading.Event()
         self._parking = Parking(self.runner)
         self.log_directory.mkdir(parents=True, exist_ok=True)
         reader = RangeReader(self.spark, self.log_directory, self.config.encoding)
@@ -113,7 +113,10 @@ class RangeQuery(SourceQuery):
         try:
             self.spark.sparkContext.setJobGroup(self._group, self._group, interruptOnCancel=True)
             work(halt)
-        except (Interrupted, GaveUp) as ended:
+        except Interrupted as ended:
+            if self.shared.control.overdue:  # and not because the other thread has failed
+                self.ended = self.ended or ended
+        except GaveUp as ended:
             self.ended = self.ended or ended
         except Exception as error:  # told to whoever looks after the query
             if not halt.is_set():
