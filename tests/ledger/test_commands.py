@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from signoff.cli import app
+from signoff.errors import StateError
 from signoff.ledger import DeadLetter, DeadLetters, Ledger, Outcome, Resolution, RowRef, RunLock, SinkState
 from signoff.ledger.dead_letters import close_letters
 from signoff.log import LogWriter
@@ -221,6 +222,22 @@ def test_replay_without_a_run_is_done_at_once(
     monkeypatch.setattr("signoff.engine.replay.replay_now", replay_now)
     assert run("dead-letters", "replay", filled, "--stage", "table").exit_code == 0
     assert asked == ["incoming/1"]
+
+
+def test_replay_waits_for_a_run_that_begins_at_the_same_moment(
+    filled: Path, living_run: list[Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([None])  # the first look comes a moment before the run takes its lock
+    really = RunLock.held_by
+    monkeypatch.setattr(RunLock, "held_by", lambda lock: next(looks, really(lock)))
+
+    def replay_now(graph: Any) -> None:
+        raise StateError("the state is in use by a run")
+
+    monkeypatch.setattr("signoff.engine.replay.replay_now", replay_now)
+    result = run("dead-letters", "replay", filled, "--all", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["replayed"] == 1
 
 
 def test_replay_that_breaks_down_leaves_the_letters_stored(

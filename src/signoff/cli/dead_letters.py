@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from signoff.cli.reading import AsJson, PipelineFile, load_for_reading, table, when
+from signoff.errors import StateError
 from signoff.ledger import DeadLetter, DeadLetters, EventId, Ledger, RunLock, drop_letters
 from signoff.ledger.explain import as_text
 from signoff.pipeline.graph import Graph
@@ -178,10 +179,14 @@ def _replay(file: Path, graph: Graph, letters: DeadLetters, chosen: list[DeadLet
     letters.request_replay(chosen)
     try:
         replay_now(whole)
-    except BaseException:
-        if RunLock(graph.state).held_by() is None:  # else a run has begun meanwhile, and sees to them
+    except BaseException as error:
+        if RunLock(graph.state).held_by() is None:
             letters.withdraw(chosen)
-        raise
+            raise
+        if not isinstance(error, StateError):
+            raise
+        if wait:  # a run has begun meanwhile, and sees to them
+            _await(graph, letters, chosen)
 
 
 def _await(graph: Graph, letters: DeadLetters, chosen: list[DeadLetter]) -> None:
