@@ -9,10 +9,22 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import Any
 
-from pyspark.daemon import manager
+from pyspark import daemon
 
 _OF_TASKS = ("pandas", "pyarrow.compute", "pyspark.sql.pandas.serializers", "signoff.engine.delivery")
+
+
+_worker = daemon.worker
+
+
+def _quiet_worker(sock: Any, authenticated: bool) -> int:
+    """A worker whose task Spark has given up on ends, without a traceback on the user's terminal."""
+    try:
+        return int(_worker(sock, authenticated))
+    except BrokenPipeError:
+        return 1
 
 
 def main() -> None:
@@ -20,7 +32,8 @@ def main() -> None:
     if len(sys.argv) > 1 and sys.argv[1] == "pyspark.worker":
         for name in _OF_TASKS:
             importlib.import_module(name)
-    manager()
+    daemon.worker = _quiet_worker
+    daemon.manager()
 
 
 if __name__ == "__main__":
