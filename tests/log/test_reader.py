@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +179,21 @@ def test_damaged_exclusions_are_reported(directory: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
     with pytest.raises(LogCorrupt, match="log-corrupt"):
         excluded(directory)
+
+
+def test_several_threads_look_up_and_cut_at_the_same_time(directory: Path) -> None:
+    write(directory, 4000, group=3)
+    reader = LogReader(directory)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            asked = [n * 37 % 3900 for n in range(400)]
+            cut = threads.map(lambda n: reader.slices(n, n + 90, 3), asked)
+            found = threads.map(lambda n: reader.lookup([n, n + 90]), asked)
+            assert [[(part.start, part.end) for part in parts] for parts in cut] == [
+                [(n, n + 30), (n + 30, n + 60), (n + 60, n + 90)] for n in asked
+            ]
+            assert [sorted(events) for events in found] == [[n, n + 90] for n in asked]
+    finally:
+        sys.setswitchinterval(before)

@@ -16,6 +16,12 @@ Make = Callable[..., Inline]
 ROUTED = {"type": "route", "input": "parsed", "routes": {"a": "n < 10", "b": "n >= 10"}}
 
 
+def both(source: dict[str, object], a: WebhookServer, b: WebhookServer) -> dict[str, object]:
+    """A pipeline whose every event goes to both."""
+    sinks = {"a": webhook_sink(a, "parsed"), "b": webhook_sink(b, "parsed")}
+    return {"sources": {"incoming": source}, "transforms": {"parsed": PARSE}, "sinks": sinks}
+
+
 @pytest.mark.case(15)
 def test_later_events_of_other_routes_are_settled_while_one_route_is_down(
     inline: Make, webhooks: list[WebhookServer]
@@ -46,11 +52,7 @@ def test_a_sink_that_was_down_gets_what_waited_in_order_and_the_others_nothing_a
 ) -> None:
     a, b, _ = webhooks
     failing = a.answer(503)
-    product = inline(
-        sources={"incoming": HTTP},
-        transforms={"parsed": PARSE},
-        sinks={"a": webhook_sink(a, "parsed"), "b": webhook_sink(b, "parsed")},
-    )
+    product = inline(**both(HTTP, a, b))
     running = product.start()
     answers = []
     for n in range(5):
@@ -111,11 +113,7 @@ def test_what_waits_is_known_to_explain_and_survives_a_kill(
 ) -> None:
     a, b, _ = webhooks
     failing = a.answer(503)
-    product = real(
-        sources={"incoming": FILES},
-        transforms={"parsed": PARSE},
-        sinks={"a": webhook_sink(a, "parsed"), "b": webhook_sink(b, "parsed")},
-    )
+    product = real(**both(FILES, a, b))
     running = product.start()
     for n in range(3):
         product.put(f"{n}.jsonl", [{"n": n}])

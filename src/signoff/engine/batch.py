@@ -94,7 +94,7 @@ class _Work:
 
 @dataclass
 class BatchRunner:
-    """Does the batches of one source, one after the other."""
+    """Does the batches of one source. Two threads may do a round each, of different batches."""
 
     source: str
     spark: SparkSession
@@ -116,7 +116,7 @@ class BatchRunner:
     halt: threading.Event = field(default_factory=threading.Event)
     """Set when the query ends: what fails then has been interrupted, and nobody is to blame."""
     standing: StandingPass | None = None
-    """Does first passes where each batch is a job of its own."""
+    """Does passes over whole batches, where each is a job of its own."""
     _alone: threading.Lock = field(default_factory=threading.Lock)
     """Held for what two passes must not do at once."""
     _isolating: threading.Lock = field(default_factory=threading.Lock)

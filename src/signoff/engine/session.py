@@ -102,7 +102,7 @@ def _is_alive(pid: str) -> bool:
     except (ProcessLookupError, ValueError):
         return False
     except PermissionError:
-        return True
+        pass  # somebody else's, who has the number now
     return True
 
 

@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
@@ -51,11 +52,15 @@ class Slice:
 
 
 class LogReader:
-    """A view of a log that is opened lazily, keeps no lock, and pickles as its directory."""
+    """A view of a log that is opened lazily, locks no file, and pickles as its directory.
+
+    Several threads may ask for slices and single events; reading through belongs to one.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = Path(directory)
         self._mapped: OrderedDict[int, _Segment] = OrderedDict()
+        self._looking = threading.Lock()
 
     def __reduce__(self) -> tuple[type[LogReader], tuple[Path]]:
         return LogReader, (self.directory,)
@@ -104,10 +109,11 @@ class LogReader:
 
     def slices(self, start: int, end: int, count: int) -> list[Slice]:
         """Cut a range into up to `count` contiguous slices of about as many events each."""
-        segments = self._check(start, end)
         total = end - start
-        bounds = [start + total * part // count for part in range(count + 1)]
-        return [Slice(low, high, *self._place(segments, low)) for low, high in pairwise(bounds) if low < high]
+        bounds = pairwise(start + total * part // count for part in range(count + 1))
+        with self._looking:
+            segments = self._check(start, end)
+            return [Slice(low, high, *self._place(segments, low)) for low, high in bounds if low < high]
 
     def size(self, start: int, end: int) -> int:
         """About how many bytes a range takes on the disk: events of one segment count as equally large."""
@@ -142,6 +148,10 @@ class LogReader:
 
     def lookup(self, sequences: Iterable[int]) -> dict[int, dict[str, Any]]:
         """Single events by sequence number, as dicts of their columns; those not kept are left out."""
+        with self._looking:
+            return self._lookup(sequences)
+
+    def _lookup(self, sequences: Iterable[int]) -> dict[int, dict[str, Any]]:
         end, segments = self.head(), self._segments()
         found: dict[int, dict[str, Any]] = {}
         frame: Frame | None = None
