@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyroaring import BitMap64
 
@@ -92,8 +92,11 @@ def _with_new_sinks(db: sqlite3.Connection, known: BatchState, sinks: Sequence[s
     if known.settled or not new:
         return known
     ref = known.ref
-    all_owed = len(known.owed) == ref.end - ref.start
-    rows = None if all_owed else tuple(map(RowRef, known.owed))
+    # What an old one has handed on is on its way, under whatever name.
+    handed = BitMap64.union(BitMap64(), *(state.handed for state in known.sinks.values() if state.handed))
+    owed = known.owed - handed
+    all_owed = len(owed) == ref.end - ref.start
+    rows = None if all_owed else tuple(map(RowRef, owed))
     save_sinks(db, ref.source, ref.start, {sink: SinkState(done=False, owed=rows) for sink in new})
     again = state(db, ref.source, ref.start, ref.end)
     assert again is not None
@@ -115,16 +118,7 @@ def record(db: sqlite3.Connection, source: str, start: int, end: int, attempt: A
     if not before:
         return
     _save_outcomes(db, source, start, end, accepted)
-    delivered = from_bytes(row["delivered_set"]) | (attempt.delivered & before)
-    after = before & attempt.owed
-    counts = classify(db, source, start, end, before - after, delivered)
-    added = ", ".join(f"{outcome} = {outcome} + ?" for outcome in FINAL)
-    db.execute(
-        "UPDATE batches SET owed = ?, owed_count = ?, delivered_set = ?, change = ?, settled_at = ?, "
-        f"{added} WHERE source = ? AND start = ?",
-        (to_bytes(after), len(after), to_bytes(delivered), row["change"] if after == before else tick(db),
-         None if after else now, *(counts[outcome] for outcome in FINAL), source, start),
-    )  # fmt: skip
+    _settle(db, row, attempt.delivered, before & attempt.owed, now)
     save_sinks(db, source, start, attempt.sinks)
     for sink, sink_state in attempt.sinks.items():
         since = None if sink_state.done or not sink_state.error else (sink_state.since or now)
@@ -133,6 +127,58 @@ def record(db: sqlite3.Connection, source: str, start: int, end: int, attempt: A
             db.execute("UPDATE sinks SET since = NULL WHERE sink = ? AND source = ''", (sink,))
     for sink in attempt.rows.keys() - attempt.sinks.keys():
         note_sink(db, sink, source, attempt.rows[sink], "", None)
+
+
+def _settle(
+    db: sqlite3.Connection, row: sqlite3.Row, delivered: BitMap64, after: BitMap64, now: float
+) -> None:
+    """Count the origins of a batch that are owed no more; `after` are those that still are."""
+    source, start, before = row["source"], row["start"], from_bytes(row["owed"])
+    delivered = from_bytes(row["delivered_set"]) | (delivered & before)
+    counts = classify(db, source, start, row["end"], before - after, delivered)
+    added = ", ".join(f"{outcome} = {outcome} + ?" for outcome in FINAL)
+    db.execute(
+        "UPDATE batches SET owed = ?, owed_count = ?, delivered_set = ?, change = ?, settled_at = ?, "
+        f"{added} WHERE source = ? AND start = ?",
+        (to_bytes(after), len(after), to_bytes(delivered), row["change"] if after == before else tick(db),
+         None if after else now, *(counts[outcome] for outcome in FINAL), source, start),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is known of rows that a sink has handed on; see `Ledger.release`."""
+
+    still: BitMap64
+    delivered: BitMap64
+    outcomes: Sequence[RowOutcome] = ()
+
+
+def release(
+    db: sqlite3.Connection, source: str, start: int, end: int, sink: str, answer: Answer, now: float
+) -> SinkState | None:
+    row = _find(db, source, start, end)
+    if row is None:
+        return SinkState(done=True) if state(db, source, start, end) else None
+    sinks = load_sinks(db, source, start)
+    known = sinks.get(sink)
+    if known is None or known.handed is None:
+        return known if known is not None and known.done else None
+    gone = known.handed - answer.still
+    if not gone:
+        return known
+    before = from_bytes(row["owed"])
+    late = [o for o in answer.outcomes if o.row.sequence in gone and o.row.sequence not in before]
+    _count_ignored(db, source, len(late))
+    _save_outcomes(
+        db, source, start, end, [o for o in answer.outcomes if o.row.sequence in gone & before], tried=False
+    )
+    left = known.handed & answer.still
+    sinks[sink] = replace(known, done=not left and not known.to_ask, handed=left)
+    owed = [each.owes(before) for each in sinks.values()]
+    _settle(db, row, answer.delivered & gone, before & BitMap64.union(BitMap64(), *owed), now)
+    save_sinks(db, source, start, {sink: sinks[sink]})
+    return sinks[sink]
 
 
 def expire(db: sqlite3.Connection, source: str, reasons: Mapping[int, str], now: float) -> dict[int, str]:
@@ -241,7 +287,8 @@ def _check(attempt: Attempt, before: BitMap64, start: int, end: int) -> None:
         raise ValueError(f"[{start}, {end}) does not hold {describe(named - from_range(start, end))}")
     if wrong := {outcome.outcome for outcome in attempt.outcomes} - _REPORTABLE:
         raise ValueError(f"not reported by row: {', '.join(sorted(wrong))}")
-    unfinished = BitMap64(_waiting(attempt)) & before
+    handed = [sink.handed for sink in attempt.sinks.values() if sink.handed]
+    unfinished = BitMap64.union(BitMap64(_waiting(attempt)), *handed) & before
     if early := unfinished - attempt.owed:
         raise ValueError(f"called settled while a row of theirs is to be tried again: {describe(early)}")
 
@@ -256,13 +303,21 @@ def _waiting(attempt: Attempt) -> Iterable[int]:
 
 
 def _save_outcomes(
-    db: sqlite3.Connection, source: str, start: int, end: int, outcomes: Sequence[RowOutcome]
+    db: sqlite3.Connection,
+    source: str,
+    start: int,
+    end: int,
+    outcomes: Sequence[RowOutcome],
+    *,
+    tried: bool = True,
 ) -> None:
-    # What failed before and is not named again has been delivered, or is named with its final outcome.
-    db.execute(
-        "DELETE FROM exceptions WHERE source = ? AND sequence >= ? AND sequence < ? AND outcome = 'failed'",
-        (source, start, end),
-    )
+    if tried:
+        # What failed before and is not named again has been delivered, or is named with its final outcome.
+        db.execute(
+            "DELETE FROM exceptions "
+            "WHERE source = ? AND sequence >= ? AND sequence < ? AND outcome = 'failed'",
+            (source, start, end),
+        )
     clean: dict[str, str] = {}
     for outcome in outcomes:
         if outcome.reason not in clean:

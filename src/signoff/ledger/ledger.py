@@ -33,7 +33,7 @@ from signoff.ledger.outcome import (
     SinkState,
 )
 from signoff.ledger.schema import SCHEMA, UPGRADES, VERSION
-from signoff.ledger.sequences import from_bytes
+from signoff.ledger.sequences import from_bytes, from_range
 from signoff.ledger.settlement import SettledRange
 from signoff.ledger.store import Store
 
@@ -145,6 +145,44 @@ class Ledger:
             state = batches.state(db, source, start, end)
         assert state is not None
         return state
+
+    def release(
+        self, source: str, start: int, end: int, sink: str, answer: batches.Answer
+    ) -> SinkState | None:
+        """Record what became of rows that a sink has handed on to another log. May be repeated.
+
+        `answer.still`: origins of which something is not settled there; the others leave this sink's debt,
+        with `answer.outcomes` for those of which it did not simply end well. Returns how far the sink is
+        with the batch; None when it is not known to have handed on anything (yet).
+        """
+        with self._store.write() as db:
+            return batches.release(db, source, start, end, sink, answer, self._now())
+
+    def exceptions(self, source: str, start: int, end: int) -> list[RowOutcome]:
+        """What was recorded of single rows in a range, but expiries."""
+        with self._store.read() as db:
+            found = db.execute(
+                "SELECT * FROM exceptions "
+                "WHERE source = ? AND sequence >= ? AND sequence < ? AND stage != ''",
+                (source, start, end),
+            ).fetchall()
+        return [
+            RowOutcome(RowRef(row["sequence"], row["child"]), row["stage"], Outcome(row["outcome"]),
+                       row["reason"], bool(row["transient"]))
+            for row in found
+        ]  # fmt: skip
+
+    def delivered(self, source: str, start: int, end: int) -> BitMap64:
+        """Origins of a range of which a row was delivered; all that are folded count as that."""
+        with self._store.read() as db:
+            known = db.execute("SELECT folded FROM sources WHERE source = ?", (source,)).fetchone()
+            found = from_range(start, min(end, known["folded"] if known else 0))
+            for row in db.execute(
+                'SELECT delivered_set FROM batches WHERE source = ? AND start < ? AND "end" > ?',
+                (source, end, start),
+            ):
+                found |= from_bytes(row["delivered_set"]) & from_range(start, end)
+        return found
 
     def note_sink(self, sink: str, source: str = "", *, error: str = "") -> None:
         """Remember that a sink fails outside of a batch (`prepare`), or with '' that it works again."""

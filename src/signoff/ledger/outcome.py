@@ -115,6 +115,20 @@ class SinkState:
     """Seconds since the epoch at which the sink began to fail on this batch."""
     owed: tuple[RowRef, ...] | None = None
     """The rows it still has to take; None while it is not done means all of its rows."""
+    handed: BitMap64 | None = None
+    """Origins whose rows were handed on to another log, where they are not all settled yet."""
+
+    @property
+    def to_ask(self) -> bool:
+        """Whether there are rows it is still to be given."""
+        return not self.done and self.owed != ()
+
+    def owes(self, whole: BitMap64) -> BitMap64:
+        """The origins of which it is still to say something, of a batch of which `whole` is not settled."""
+        if self.done:
+            return BitMap64()
+        rows = whole if self.owed is None else BitMap64(row.sequence for row in self.owed)
+        return rows if self.handed is None else rows | self.handed
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ sources     one row per source: the folded prefix [0, folded) with its counts, a
             everything; NULL where nobody tells it anything.
 batches     one row per batch that is not folded: owed origins, delivered origins, counts by outcome of
             the origins that are settled. Batches of a source follow each other without gap.
-batch_sinks how far each sink is with a batch; removed with the batch.
+batch_sinks how far each sink is with a batch; removed with the batch. `handed`: origins whose rows wait in
+            another log (see `signoff.link`), whatever becomes of them there.
 exceptions  rows that were not simply delivered or filtered, and expired origins (stage ''). In the
             folded prefix only some are kept (see `folding`); `also_delivered` keeps the one bit of the
             folded bitmap that matters for them. `transient`: the last retry failed, and a later one may not.
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from signoff.ledger.outcome import FINAL
 
-VERSION = 2
+VERSION = 3
 
 _COUNTS = ", ".join(f"{outcome} INTEGER NOT NULL DEFAULT 0" for outcome in FINAL)
 
@@ -43,7 +44,7 @@ CREATE INDEX batches_by_change ON batches (source, change);
 CREATE INDEX batches_open ON batches (source, start) WHERE owed_count > 0;
 CREATE TABLE batch_sinks (
     source TEXT NOT NULL, start INTEGER NOT NULL, sink TEXT NOT NULL, done INTEGER NOT NULL,
-    attempts INTEGER NOT NULL, error TEXT NOT NULL, since REAL, owed BLOB, owed_children TEXT,
+    attempts INTEGER NOT NULL, error TEXT NOT NULL, since REAL, owed BLOB, owed_children TEXT, handed BLOB,
     PRIMARY KEY (source, start, sink)
 ) WITHOUT ROWID;
 CREATE TABLE exceptions (
@@ -59,5 +60,8 @@ CREATE TABLE sinks (
 ) WITHOUT ROWID
 """
 
-UPGRADES = {1: "ALTER TABLE exceptions ADD COLUMN transient INTEGER NOT NULL DEFAULT 0"}
+UPGRADES = {
+    1: "ALTER TABLE exceptions ADD COLUMN transient INTEGER NOT NULL DEFAULT 0",
+    2: "ALTER TABLE batch_sinks ADD COLUMN handed BLOB",
+}
 """By the format it is for: the statement that makes the next one of it."""

@@ -191,9 +191,12 @@ def whole_frames(data: memoryview, first_sequence: int) -> Iterator[Frame]:
         offset, first_sequence = frame.end, frame.end_sequence
 
 
-def find_tail(data: memoryview, header: SegmentHeader) -> Tail:
+def find_tail(data: memoryview, header: SegmentHeader, upto: int | None = None) -> Tail:
+    """How far a segment is whole; with `upto`, not beyond the frame that begins there."""
     tail = Tail(ALIGNMENT, header.first_sequence, None)
     for frame in whole_frames(data, header.first_sequence):
+        if upto is not None and frame.first_sequence >= upto:
+            break
         tail = Tail(frame.end, frame.end_sequence, frame)
     return tail
 

@@ -65,9 +65,16 @@ class LogWriter:
     """(unit, position) of the last durable event; (None, None) if there never was one."""
 
     def __init__(
-        self, directory: Path, settings: LogSettings, now: Callable[[], float] = time.monotonic
+        self,
+        directory: Path,
+        settings: LogSettings,
+        now: Callable[[], float] = time.monotonic,
+        *,
+        keep_upto: int | None = None,
     ) -> None:
+        """`keep_upto`: what lies behind was never published, and is cut off like a torn tail."""
         self._directory = Path(directory)
+        self._keep_upto = keep_upto
         self._max_bytes = settings.max_bytes
         # A log must be able to shrink below its limit by removing whole segments.
         self._segment_bytes = min(settings.segment_bytes, settings.max_bytes // 4)
@@ -194,7 +201,7 @@ class LogWriter:
         self._segment_first = first
         data = _contents(self._segment)
         header = unpack_segment_header(data, path)
-        tail = find_tail(data, header)
+        tail = find_tail(data, header, self._keep_upto)
         if tail.end_sequence < published:
             raise LogCorrupt(
                 f"[log-corrupt] {path}: events {tail.end_sequence} to {published - 1} were durable, but the "
