@@ -5,6 +5,7 @@ The public names, each loaded when it is first used: importing `signoff` needs n
     Pipeline, load          a pipeline in Python, or from a file, as a checked Graph
     Graph, Node, Port       the checked graph
     Catalog                 the node types a pipeline may use
+    drop, fail              what a function on rows says of an event that does not go on
     SignoffError and below  what is raised on purpose (see `signoff.errors`)
 """
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from signoff.pipeline.builder import Pipeline
     from signoff.pipeline.graph import Graph, Node, Port
     from signoff.pipeline.model import Catalog
+    from signoff.transforms.answers import drop, fail
 
 __version__ = "0.1.0"
 
@@ -47,6 +49,8 @@ __all__ = [
     "SourceError",
     "StateError",
     "__version__",
+    "drop",
+    "fail",
     "load",
 ]
 
@@ -56,6 +60,8 @@ _HOMES = {
     "Node": "signoff.pipeline.graph",
     "Pipeline": "signoff.pipeline.builder",
     "Port": "signoff.pipeline.graph",
+    "drop": "signoff.transforms.answers",
+    "fail": "signoff.transforms.answers",
 }
 
 

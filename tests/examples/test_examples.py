@@ -116,6 +116,28 @@ def test_python_functions_work_on_frames_and_on_single_events(
     assert "could not convert string to float" in letter["reason"]
 
 
+def test_a_function_says_what_became_of_each_event(copy: Callable[[str], Path]) -> None:
+    home = copy("python_answers")
+    prices = home / "prices.txt"
+    prices.rename(home / "later.txt")
+    with running(home / "pipeline.py"):
+        wait_until(lambda: account(home / "pipeline.py")["in_flight"] == 2)
+        waits = call(SIGNOFF, "explain", home / "pipeline.py", "incoming/0").stdout
+        assert "it waits for step priced since" in waits and "the price list is not there" in waits
+        (home / "later.txt").rename(prices)
+        wait_until(lambda: account(home / "pipeline.py")["in_flight"] == 0)
+    rows = query(home / "out/orders.db", "SELECT event_id, item, price FROM items ORDER BY event_id")
+    assert rows == [
+        ("incoming/0/0", "lamp", 19.5),
+        ("incoming/0/1", "rope", 4.2),
+        ("incoming/3/0", "rope", 4.2),
+    ]
+    result = account(home / "pipeline.py")
+    assert (result["delivered"], result["dropped"], result["dead_lettered"]) == (1, 2, 2)
+    reasons = {letter["event_id"]: letter["reason"] for letter in dead_letters(home / "pipeline.py")}
+    assert reasons == {"incoming/2": "an order without a customer", "incoming/3/1": "moon has no price"}
+
+
 @contextmanager
 def running(file: Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(

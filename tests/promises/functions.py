@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+
+import signoff
 
 
 def fail_on_seven(row: dict[str, Any]) -> dict[str, Any]:
@@ -36,3 +39,32 @@ def twice(df: DataFrame) -> DataFrame:
 
 def lose_origins(df: DataFrame) -> DataFrame:
     return df.select("n")
+
+
+def wait_for_a_file(row: dict[str, Any]) -> dict[str, Any]:
+    """Fails for now while the file `needs` is missing; notes each call in `<needs>.calls`."""
+    if row["needs"]:
+        needs = Path(row["needs"])
+        with Path(f"{needs}.calls").open("a") as calls:
+            calls.write(f"{row['n']}\n")
+        if not needs.exists():
+            raise signoff.fail("it is not there yet", transient=True)
+    return {"n": row["n"]}
+
+
+def every_answer(row: dict[str, Any]) -> Any:
+    """What becomes of 0 to 6, said in each way there is."""
+    n = row["n"]
+    return [
+        lambda: {"n": n},
+        lambda: signoff.drop("one is not wanted"),
+        lambda: _raise(signoff.drop("two is not wanted")),
+        lambda: signoff.fail("three is wrong"),
+        lambda: _raise(signoff.fail("four is wrong")),
+        lambda: [{"n": n}, signoff.drop("half of five"), {"n": -n}, signoff.fail("a part of five")],
+        lambda: _raise(signoff.fail("six never comes", transient=True)),
+    ][n]()
+
+
+def _raise(error: Exception) -> None:
+    raise error

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,13 +36,24 @@ from signoff.engine.receipts import read_receipts, receipts_directory, remove_re
 from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
 from signoff.engine.standing import StandingPass
 from signoff.engine.verdict import Round, judge
+from signoff.engine.waiting import (
+    PatientStep,
+    Wanted,
+    add_waits,
+    due_again,
+    only_open,
+    relevant,
+    rows_alone,
+    take_over,
+    waiting_for,
+)
 from signoff.errors import SinkError
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.outcome import BatchState, EventId, Outcome, SinkState
+from signoff.ledger.outcome import BatchState, EventId, Outcome, SinkState, Wait
 from signoff.ledger.sequences import from_bytes
 from signoff.log import LogReader, excluded
 from signoff.pipeline.graph import Graph
-from signoff.pipeline.model import OnFailure, SinkConfig
+from signoff.pipeline.model import OnFailure, Retry, SinkConfig
 from signoff.pipeline.secrets import redact
 from signoff.sinks.contract import BatchRef, Sink
 from signoff.sinks.retry import next_wait_s
@@ -59,8 +71,8 @@ _NAMED = 10
 WAITS = "earlier batches come first"
 """Why a sink that is behind was not asked."""
 
-RangePlan = Callable[[int, int, set[str] | None], Plan]
-"""Compile the source's plan over a fixed range of the log, for some sinks or all."""
+RangePlan = Callable[[int, int, set[str] | None, frozenset[int] | None], Plan]
+"""Compile the source's plan over a fixed range of the log, for some sinks or all, over some events or all."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +102,8 @@ class _Work:
     """Sinks that are not asked, and of which it is not known yet what they are to get."""
     with_errors: bool
     """Whether what the steps fail on is said."""
+    step: str | None = None
+    """The step the rows have waited for, if they have."""
 
 
 @dataclass
@@ -110,6 +124,8 @@ class BatchRunner:
     letters: LetterStore
     control: Control
     range_plan: RangePlan
+    steps: Mapping[str, PatientStep]
+    """The steps that may fail for now."""
     isolate: Callable[[int, int], None]
     """Find the events a plan fails on, store them as dead letters, exclude them from reading.
     Raises PlanFailed if it is not the events."""
@@ -148,17 +164,17 @@ class BatchRunner:
         while not known.settled:
             asked = self._due_sinks(known, due)
             known = self.round(batch, plan, known, asked)
-            due |= {
-                name: time.monotonic() + self.wait_s(batch, name, known.sinks[name])
-                for name in asked
-                if not known.sinks[name].done
-            }
+            due |= due_again(self.owing(known), asked, due, partial(self.wait_s, batch))
             if plan is not None and not plan.stateful:
                 plan = None  # later rounds read the few rows they need, not what the stream planned
 
     def owing(self, known: BatchState) -> dict[str, SinkState]:
         """The sinks of the pipeline that have not finished a batch."""
-        return {name: state for name, state in known.sinks.items() if not state.done and name in self.sinks}
+        return {
+            name: state
+            for name, state in known.sinks.items()
+            if not state.done and (wait.sink if (wait := Wait.parse(name)) else name) in self.sinks
+        }
 
     def _due_sinks(self, known: BatchState, due: Mapping[str, float]) -> dict[str, SinkState]:
         """The sinks to ask now; waits when all that still owe have been asked a moment ago."""
@@ -173,28 +189,81 @@ class BatchRunner:
     def round(
         self, batch: BatchRef, plan: Plan | None, known: BatchState, asked: Mapping[str, SinkState]
     ) -> BatchState:
-        """One pass for some of the sinks that owe, judged and recorded; the others owe what they owed."""
+        """Ask some of those that owe, sinks and steps, and record it; the others owe what they owed."""
+        waits = {wait: state for name, state in asked.items() if (wait := Wait.parse(name)) is not None}
+        sinks = {name: state for name, state in asked.items() if name in self.sinks}
+        if sinks or not waits:
+            known = self._ask_sinks(batch, plan, known, sinks)
+        for step in {wait.step: None for wait in waits}:
+            mine = {wait: state for wait, state in waits.items() if wait.step == step}
+            if not known.settled:
+                known = self._ask_step(batch, plan, known, step, mine)
+        return known
+
+    def _ask_sinks(
+        self, batch: BatchRef, plan: Plan | None, known: BatchState, asked: Mapping[str, SinkState]
+    ) -> BatchState:
+        """One pass for sinks that owe."""
         # What a step fails on is said once, with the first pass; and again if a sink has come into the
         # pipeline since, whose steps may be new.
         untried = not known.delivered and not any(_is_tried(state) for state in known.sinks.values())
         with_errors = untried or not all(_is_tried(state) for state in asked.values())
         held = {name for name, state in known.sinks.items() if name not in asked and not _is_tried(state)}
         work = _Work(batch, asked, frozenset(held & self.sinks.keys()), with_errors)
-        results = self._results(work, plan)
-        verdict = judge(
+        results, wanted = self._results(work, plan), Wanted(asked)
+        if not with_errors:
+            results = relevant(results, wanted, self.steps, known.owed)
+        verdict = self._judge(work.batch, known, asked, results)
+        add_waits(verdict, results, wanted, self.steps, known.sinks, time.time())
+        for name, state in known.sinks.items():
+            if not state.done and name not in asked:
+                origins = [from_bytes(r.blob) for r in results if r.kind == Kind.HELD and r.name == name]
+                origins.append(waiting_for(results, self.steps, name))
+                self._not_asked(verdict, known, name, state, BitMap64.union(BitMap64(), *origins))
+        return self._record(batch, known, verdict)
+
+    def _ask_step(
+        self,
+        batch: BatchRef,
+        plan: Plan | None,
+        known: BatchState,
+        step: str,
+        waits: Mapping[Wait, SinkState],
+    ) -> BatchState:
+        """One pass for the rows that wait for a step, to the sinks that lack them."""
+        waits = {wait: only_open(state, known.owed) for wait, state in waits.items()}
+        asked = {
+            wait.sink: SinkState(done=False, owed=state.owed) for wait, state in waits.items() if state.owed
+        }
+        work = _Work(rows_alone(batch, waits), asked, frozenset(), with_errors=False, step=step)
+        wanted = Wanted(asked)
+        results = self._results(work, plan) if asked else []
+        results = relevant(results, wanted, self.steps, known.owed)
+        verdict = self._judge(work.batch, known, asked, results)
+        add_waits(verdict, results, wanted, self.steps, known.sinks, time.time(), again=True)
+        take_over(verdict, known, waits, self._atomic)
+        return self._record(batch, known, verdict)
+
+    @property
+    def _atomic(self) -> set[str]:
+        return {name for name, entry in self.sinks.items() if entry.sink.atomic}
+
+    def _judge(
+        self, batch: BatchRef, known: BatchState, asked: Mapping[str, SinkState], results: list[Result]
+    ) -> Round:
+        return judge(
             results + self._excluded(known),
             {name: (self.sinks[name].config, state) for name, state in asked.items()},
             self.policies,
             lambda name, parts: self._commit(name, batch, parts),
-            {name for name, entry in self.sinks.items() if entry.sink.atomic},
+            self._atomic,
             time.time(),
         )
-        for name, state in known.sinks.items():
-            if not state.done and name not in asked:
-                origins = [from_bytes(r.blob) for r in results if r.kind == Kind.HELD and r.name == name]
-                self._not_asked(verdict, known, name, state, BitMap64.union(BitMap64(), *origins))
+
+    def _record(self, batch: BatchRef, known: BatchState, verdict: Round) -> BatchState:
         if self.fail_fast:
-            verdict.owed -= BitMap64(o.row.sequence for o in verdict.outcomes if o.outcome == Outcome.REFUSED)
+            refused = (o.row.sequence for o in verdict.outcomes if o.outcome == Outcome.REFUSED)
+            verdict.settle(BitMap64(refused))
         # Of an event that is settled nothing more is recorded: a letter that was closed stays closed.
         dead = [outcome for outcome in verdict.dead if outcome.row.sequence in known.owed]
         self.letters.store(dead, self.control)
@@ -216,6 +285,10 @@ class BatchRunner:
     def _not_asked(
         self, verdict: Round, known: BatchState, name: str, state: SinkState, held: BitMap64
     ) -> None:
+        wait = Wait.parse(name)
+        if wait is not None and wait.sink in self.sinks:
+            verdict.owed |= BitMap64(row.sequence for row in state.owed or ())
+            return
         if name in self.sinks and not _is_tried(state):
             verdict.owed |= held
             waiting = replace(state, error=WAITS, since=time.time())
@@ -257,6 +330,8 @@ class BatchRunner:
             raise PlanFailed(last_line(failure)) from failure
 
     def _pass(self, work: _Work, plan: Plan | None) -> list[Result]:
+        if work.step is not None:
+            return self._pass_for_step(work, work.step, plan)
         batch, asked = work.batch, work.asked
         directory = receipts_directory(self.state, batch)
         receipts = [receipt for receipt in read_receipts(directory) if receipt.sink in asked]
@@ -266,7 +341,8 @@ class BatchRunner:
             return from_table(self.standing.run(batch, sinks, work.with_errors))
         if plan is None:
             start, end = _span(batch, asked, whole=work.with_errors or bool(work.held))
-            plan = self.range_plan(start, end, None if work.with_errors else {*asked, *work.held})
+            rows = None if work.with_errors or work.held else _owed_rows(asked)
+            plan = self.range_plan(start, end, None if work.with_errors else {*asked, *work.held}, rows)
         covered: dict[str, list[Span]] = {}
         for receipt in receipts:
             covered.setdefault(receipt.sink, []).append(receipt.span)
@@ -276,10 +352,21 @@ class BatchRunner:
         ]
         nothing = SinkState(done=False)
         tasks += [replace(sink_task(n, self.sinks[n], nothing, plan), held=True) for n in work.held]
-        errors = plan.errors if work.with_errors else ()
+        errors = plan.said(all_steps=work.with_errors)
         one_pass = Pass(batch, tuple(tasks), errors, None if plan.shuffled else directory)
         results = from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow())
         return results + [result for receipt in receipts for result in receipt.results]
+
+    def _pass_for_step(self, work: _Work, step: str, plan: Plan | None) -> list[Result]:
+        if plan is None:
+            rows = _owed_rows(work.asked)
+            assert rows
+            plan = self.range_plan(min(rows), max(rows) + 1, set(work.asked), rows)
+        tasks = [
+            sink_task(name, self.sinks[name], state, plan, step=step) for name, state in work.asked.items()
+        ]
+        one_pass = Pass(work.batch, tuple(tasks), plan.said(all_steps=False), None)
+        return from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow())
 
     @contextmanager
     def _arrow_sized(self, spark: SparkSession, batch: BatchRef) -> Iterator[None]:
@@ -323,14 +410,20 @@ class BatchRunner:
             logger.warning("%d more rows of this batch were dropped", len(dropped) - _NAMED)
 
     def wait_s(self, batch: BatchRef, name: str, state: SinkState) -> float:
-        """How long to wait before a sink that failed is asked again. Raises GaveUp at the end of patience."""
+        """How long to wait before one that failed is asked again. Raises GaveUp at the end of patience."""
+        waits = Wait.parse(name)
+        who = f'step "{waits.step}"' if waits else f'sink "{name}"'
         patience = self.control.patience_s
         if patience is not None and state.since is not None and time.time() - state.since > patience:
-            raise GaveUp(f'sink "{name}" still fails after {patience:.0f} s: {state.error}')
-        wait = next_wait_s(self.sinks[name].config.retry, state.attempts)
+            raise GaveUp(f"{who} still fails after {patience:.0f} s: {state.error}")
+        if waits is None:
+            retry = self.sinks[name].config.retry
+        else:
+            retry = self.steps[waits.step].retry if waits.step in self.steps else Retry()
+        wait = next_wait_s(retry, state.attempts)
         logger.warning(
-            'sink "%s" failed on batch %s (attempt %d, next in %.1f s): %s',
-            name, batch.key, state.attempts, wait, state.error,
+            "%s failed on batch %s (attempt %d, next in %.1f s): %s",
+            who, batch.key, state.attempts, wait, state.error,
         )  # fmt: skip
         return wait
 
@@ -341,9 +434,14 @@ def _is_tried(state: SinkState) -> bool:
 
 
 def sink_task(
-    name: str, entry: SinkEntry, state: SinkState, plan: Plan, covered: Sequence[Span] = ()
+    name: str,
+    entry: SinkEntry,
+    state: SinkState,
+    plan: Plan,
+    covered: Sequence[Span] = (),
+    step: str | None = None,
 ) -> SinkTask:
-    """What the tasks of a pass need to serve one sink."""
+    """What the tasks of a pass need to serve one sink; with `step`, only with what comes through that one."""
     only: dict[int, frozenset[str]] | None = None
     if state.owed is not None:
         only = {}
@@ -354,7 +452,8 @@ def sink_task(
         name=name,
         sink=entry.sink,
         retry=entry.config.retry,
-        deliveries=sink_plan.deliveries,
+        # A step that is gone, or not in front of the sink any more, holds back nothing.
+        deliveries=tuple(d for d in sink_plan.deliveries if step in d.passed) or sink_plan.deliveries,
         schema=pa.schema(
             [pa.field(n, to_arrow_type(t, timezone="UTC")) for n, t in sink_plan.schema.items()]
         ),
@@ -367,6 +466,13 @@ def sink_task(
 def touch(df: DataFrame) -> None:
     """Run a plan without any effect: of a stateful query Spark must see every partition of every batch."""
     df.write.format("noop").mode("overwrite").save()
+
+
+def _owed_rows(asked: Mapping[str, SinkState]) -> frozenset[int] | None:
+    """The events that hold all that is asked for; None where somebody is asked for a whole batch."""
+    if any(state.owed is None for state in asked.values()):
+        return None
+    return frozenset(row.sequence for state in asked.values() for row in state.owed or ()) or None
 
 
 def _span(batch: BatchRef, asked: Mapping[str, SinkState], *, whole: bool) -> Span:

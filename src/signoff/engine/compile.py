@@ -49,6 +49,8 @@ class Delivery:
     """The sink's column names, and the plan's columns that hold them (None: null in this input)."""
     suffix: str
     """Appended to the rows' ids when several inputs of one source meet at the sink."""
+    passed: frozenset[str] = frozenset()
+    """The nodes in front of the sink that these rows may have come through."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class ErrorPlan:
     stage: str
     policy: OnFailure
     describe: DescribeError | None
+    answers: bool = False
+    """What the column holds is to be read with `transforms.answers`, and may be another thing next time."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,10 @@ class Plan:
     stateful: bool
     shuffled: bool
     """Rows of one origin may be spread over partitions (see `engine.receipts`)."""
+
+    def said(self, *, all_steps: bool) -> tuple[ErrorPlan, ...]:
+        """The errors a pass reports. Most steps fail on the same rows each time, and need to say so once."""
+        return self.errors if all_steps else tuple(error for error in self.errors if error.answers)
 
 
 def compile_source(
@@ -208,10 +216,14 @@ class _Compiler:
                 alive=view.alive,
                 columns=tuple((column, view.columns.get(column)) for column in schema),
                 suffix=name if len(views) > 1 else "",
+                passed=self._passed(name.partition(".")[0]),
             )
             for name, view in views.items()
         )
         return SinkPlan(node.name, deliveries, schema)
+
+    def _passed(self, node: str) -> frozenset[str]:
+        return frozenset({node} | _ancestors(self.graph, node))
 
     @staticmethod
     def _with_expressions(node: Node, view: View) -> View:
@@ -227,7 +239,8 @@ class _Compiler:
         frames: dict[int, Frame] = {id(view.frame): view.frame for view in self.views.values()}
         errors = [error for frame in frames.values() for error in frame.errors]
         if self.entry is not None:
-            errors = [error for error in errors if error.stage == self.entry or self._behind(error.stage)]
+            # One before the entry that may fail this time, although it did not before, is heard as well.
+            errors = [e for e in errors if e.answers or e.stage == self.entry or self._behind(e.stage)]
         alive = {delivery.alive for sink in sinks.values() for delivery in sink.deliveries}
         needed = {
             physical
@@ -253,7 +266,7 @@ class _Compiler:
         return Plan(
             df=df,
             sinks=sinks,
-            errors=tuple(ErrorPlan(e.column, e.stage, e.policy, e.describe) for e in errors),
+            errors=tuple(ErrorPlan(e.column, e.stage, e.policy, e.describe, e.answers) for e in errors),
             stateful=self.stateful,
             shuffled=any(frame.shuffled for frame in frames.values()) or len(parts) > 1,
         )

@@ -31,10 +31,13 @@ from signoff.pipeline.model import Retry
 from signoff.pipeline.secrets import redact
 from signoff.sinks.contract import EVENT_ID, BatchRef, Part, Sink, Writer
 from signoff.sinks.retry import deliver
+from signoff.transforms.answers import Answer, heard
 from signoff.transforms.frame import CHILD, SEQUENCE
 
 _RECEIPT_AFTER_S = 0.1
 """A sink that is done this long before the others gets a receipt; sooner, the ledger's record comes first."""
+
+_ANSWERED = {Answer.FAILED: Kind.ERROR, Answer.WAITS: Kind.WAITS, Answer.DROPPED: Kind.DROPPED}
 
 Span = tuple[int, int]
 
@@ -81,6 +84,7 @@ class Pass:
         earlier = self._earlier(part) if context.attemptNumber() else []
         servers = [_Server(task.without(earlier), part) for task in self.sinks]
         errors: list[Result] = []
+        changeable = {error.stage for error in self.errors if error.answers}
         span: Span | None = None
         try:
             for rows in batches:
@@ -94,7 +98,11 @@ class Pass:
             for server in servers:
                 server.finish()
             signed = [result for receipt in earlier for result in receipt.results]
-            yield from self._results(servers, signed + errors, span, part)
+            # A receipt says that its sink needs nothing more of these rows; a step that failed for one of
+            # them may not fail when the pass is made again.
+            certain = not any(result.name in changeable for result in errors)
+            receipts = self.receipts if certain else None
+            yield from self._results(servers, signed + errors, span, part, receipts)
         finally:
             for server in servers:
                 server.stop()
@@ -117,14 +125,22 @@ class Pass:
             if column.null_count == len(column):
                 continue
             for index in np.flatnonzero(np.asarray(pc.is_valid(column))).tolist():
-                text = column[index].as_py()
+                kind, text = Kind.ERROR, column[index].as_py()
+                if error.answers:
+                    answer, text = heard(text)
+                    kind = _ANSWERED[answer]
                 reason = error.describe(text) if error.describe else text
                 sequence, child = lineage.at(index)
-                found.append(Result(error.stage, Kind.ERROR, sequence, child, redact(reason)))
+                found.append(Result(error.stage, kind, sequence, child, redact(reason)))
         return found
 
     def _results(
-        self, servers: list[_Server], known: list[Result], span: Span | None, part: Part
+        self,
+        servers: list[_Server],
+        known: list[Result],
+        span: Span | None,
+        part: Part,
+        receipts: Path | None,
     ) -> Iterator[pa.RecordBatch]:
         waiting = list(servers)
         first_done: float | None = None
@@ -136,11 +152,11 @@ class Pass:
             if done and first_done is None:
                 first_done = time.monotonic()
             late = first_done is not None and time.monotonic() - first_done > _RECEIPT_AFTER_S
-            if waiting and late and unwritten and self.receipts is not None and span is not None:
+            if waiting and late and unwritten and receipts is not None and span is not None:
                 for server in unwritten:
                     # The receipt it was spared this work by must not be replaced by one that says nothing.
                     if server.complete and span not in server.task.covered:
-                        write_receipt(self.receipts, server.task.name, part, span, server.results())
+                        write_receipt(receipts, server.task.name, part, span, server.results())
                 unwritten = []
         collected = [result for server in servers for result in server.results()] + known
         yield to_batch(collected) if collected else pa.RecordBatch.from_pylist([], schema=RESULT_SCHEMA)

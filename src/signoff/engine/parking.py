@@ -19,8 +19,10 @@ import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from signoff.engine.batch import BatchRunner
+from signoff.engine.waiting import due_again
 from signoff.ledger.outcome import BatchState, SinkState
 from signoff.sinks.contract import BatchRef
 
@@ -128,10 +130,8 @@ class Parking:
 
     def _round(self, parked: _Parked, asked: dict[str, SinkState]) -> None:
         known = self._runner.round(parked.batch, None, parked.known, asked)
-        for name in asked:
-            if not known.sinks[name].done:
-                wait = self._runner.wait_s(parked.batch, name, known.sinks[name])
-                parked.due[name] = time.monotonic() + wait
+        wait_s = partial(self._runner.wait_s, parked.batch)
+        parked.due |= due_again(self._runner.owing(known), asked, parked.due, wait_s)
         parked.known = known
 
     def _park(self, parked: _Parked, asked: Iterable[str]) -> None:

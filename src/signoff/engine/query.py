@@ -18,6 +18,7 @@ from signoff.engine.compile import Plan, compile_source
 from signoff.engine.control import Control, GaveUp, Interrupted
 from signoff.engine.letters import LetterStore
 from signoff.engine.poison import isolate, last_line
+from signoff.engine.waiting import patient_steps
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import Outcome, RowOutcome, RowRef
@@ -69,6 +70,7 @@ class SourceQuery(ABC):
             log=self.log_directory,
             sinks={name: entry for name, entry in shared.sinks.items() if name in reachable},
             policies=stage_policies(graph, source),
+            steps=patient_steps(graph),
             fail_fast=config.on_refusal == "fail_fast",
             ledger=shared.ledger,
             letters=self._letters,
@@ -109,9 +111,12 @@ class SourceQuery(ABC):
         """Everything that is in the log is settled."""
         return self.shared.ledger.settled_upto(self.source) >= self.log.head()
 
-    def range_plan(self, start: int, end: int, sinks: set[str] | None) -> Plan:
-        """The plan over a fixed range."""
-        return self._compile(self._range(start, end), sinks)
+    def range_plan(
+        self, start: int, end: int, sinks: set[str] | None, events: frozenset[int] | None = None
+    ) -> Plan:
+        """The plan over a fixed range, or over some events of it."""
+        others = frozenset[int]() if events is None else frozenset(range(start, end)) - events
+        return self._compile(self._range(start, end, others), sinks)
 
     def _compile(self, rows: DataFrame, sinks: set[str] | None = None, *, streaming: bool = False) -> Plan:
         plan = compile_source(self.shared.graph, self.source, rows, streaming=streaming, sinks=sinks)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from signoff.engine.delivery import Pass
 from signoff.engine.lock import engine_lock
 from signoff.engine.poison import last_line
 from signoff.engine.query import Shared, stage_policies
-from signoff.engine.result import RESULT_DDL, Result, from_table
+from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
 from signoff.engine.session import start_session
 from signoff.engine.verdict import Round, judge
 from signoff.errors import SinkError
@@ -110,8 +111,10 @@ class Replayer:
         self, plan: Plan, batch: BatchRef, asked: Mapping[str, SinkState], *, with_errors: bool
     ) -> list[Result]:
         tasks = tuple(sink_task(name, self.shared.sinks[name], state, plan) for name, state in asked.items())
-        one_pass = Pass(batch, tasks, plan.errors if with_errors else (), None)
-        return from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow())
+        one_pass = Pass(batch, tasks, plan.said(all_steps=with_errors), None)
+        results = from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow())
+        # Nobody asks again: what a step cannot do now has failed.
+        return [replace(r, kind=Kind.ERROR) if r.kind == Kind.WAITS else r for r in results]
 
     def _judge(
         self, source: str, batch: BatchRef, asked: Mapping[str, SinkState], results: list[Result]
@@ -138,11 +141,17 @@ class Replayer:
         return judge(results, entries, policies, commit, atomic, 0.0)
 
     def _resolve(self, source: str, stage: str, letters: Sequence[DeadLetter], verdict: Round) -> None:
-        failed = {(o.row.sequence, o.row.child, o.stage): o.reason for o in verdict.outcomes}
+        failed = {
+            (o.row.sequence, o.row.child, o.stage): o.reason
+            for o in verdict.outcomes
+            if o.outcome != Outcome.DROPPED
+        }
+        earlier = self._earlier(stage, failed)
         resolutions, further = [], []
         by_sequence = {letter.sequence: letter for letter in letters}
         for letter in letters:
             reason = failed.pop((letter.sequence, letter.child, stage), None)
+            reason = reason or next((why for row, why in earlier if row.holds(letter.event.row)), None)
             if reason is not None:
                 resolutions.append(_failed(letter, reason))
             else:
@@ -159,6 +168,14 @@ class Replayer:
                 DeadLetter(event_id, later, reason, origin.payload, origin.headers, origin.received_at)
             )
         self._close(resolutions, further)
+
+    def _earlier(self, stage: str, failed: dict[tuple[int, str, str], str]) -> list[tuple[RowRef, str]]:
+        """Take out what failed before the rows could come to `stage`: their letters stay as they are."""
+        behind = self.shared.graph.downstream
+        found = {key: reason for key, reason in failed.items() if stage in behind(key[2])}
+        for key in found:
+            del failed[key]
+        return [(RowRef(key[0], key[1]), f'step "{key[2]}" failed: {why}') for key, why in found.items()]
 
     def _close(self, resolutions: Sequence[Resolution], further: Sequence[DeadLetter]) -> None:
         close_letters(self.shared.ledger, self.shared.letters, resolutions, further)

@@ -25,6 +25,10 @@ class Kind(StrEnum):
     """`blob` is what the sink's commit needs to know of the part."""
     ERROR = "error"
     """`name` is a transform (or the source) that failed for this row; `text` says why."""
+    WAITS = "waits"
+    """`name` is a transform that failed for this row, but may not next time; `text` says why."""
+    DROPPED = "dropped"
+    """`name` is a transform that dropped this row on purpose; `text` says why."""
 
 
 RESULT_SCHEMA = pa.schema(

@@ -59,7 +59,7 @@ class StandingPass:
         one_pass = _ToldPass(
             self._source,
             tuple(task for task in self._tasks(plan) if task.name in sinks),
-            plan.errors if with_errors else (),
+            plan.said(all_steps=with_errors),
             None if plan.shuffled else self._state,
         )
         return plan.df.mapInArrow(one_pass, RESULT_DDL)

@@ -8,7 +8,7 @@ its step or sink; and an origin of which nothing is owed is settled.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from pyroaring import BitMap64
@@ -19,7 +19,7 @@ from signoff.ledger.sequences import from_bytes, from_numpy
 from signoff.pipeline.model import OnFailure, SinkConfig
 from signoff.sinks.retry import exhausted
 
-_BY_POLICY: dict[OnFailure, Outcome] = {
+BY_POLICY: dict[OnFailure, Outcome] = {
     "dead_letter": Outcome.DEAD_LETTERED,
     "refuse": Outcome.REFUSED,
     "drop": Outcome.DROPPED,
@@ -35,6 +35,18 @@ class Round:
     outcomes: list[RowOutcome] = field(default_factory=list)
     sinks: dict[str, SinkState] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
+
+    def settle(self, origins: BitMap64) -> None:
+        """Of these events nothing more is waited for, whoever still owes them."""
+        if not origins:
+            return
+        self.owed -= origins
+        for name, state in self.sinks.items():
+            if state.done or state.owed is None:
+                continue
+            rows = tuple(row for row in state.owed if row.sequence not in origins)
+            left = replace(state, owed=rows, handed=None if state.handed is None else state.handed - origins)
+            self.sinks[name] = left if rows or left.handed else replace(state, done=True, error="")
 
     @property
     def dead(self) -> list[RowOutcome]:
@@ -91,10 +103,11 @@ def judge(
     """
     verdict = Round()
     for result in results:
-        if result.kind == Kind.ERROR:
+        if result.kind in (Kind.ERROR, Kind.DROPPED):
             assert result.sequence is not None
             row = RowRef(result.sequence, result.child or "")
-            outcome = _BY_POLICY[policies[result.name]]
+            dropped = result.kind == Kind.DROPPED
+            outcome = Outcome.DROPPED if dropped else BY_POLICY[policies[result.name]]
             verdict.outcomes.append(RowOutcome(row, result.name, outcome, result.text or ""))
     for name, (config, before) in asked.items():
         mine = [result for result in results if result.name == name and result.kind != Kind.ERROR]
@@ -112,7 +125,7 @@ def _judge_sink(
     atomic: bool,
     now: float,
 ) -> None:
-    policy = _BY_POLICY[config.on_failure]
+    policy = BY_POLICY[config.on_failure]
     attempts, error, owed = answer.attempts, answer.error, answer.owed
     failed: str | None = error if owed else None
     if atomic and not owed and (answer.parts or answer.rows):

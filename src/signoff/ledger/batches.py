@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pyroaring import BitMap64
 
 from signoff.errors import StateError
-from signoff.ledger.outcome import FINAL, BatchRange, BatchState, Outcome, RowOutcome, RowRef, SinkState
+from signoff.ledger.outcome import FINAL, BatchRange, BatchState, Outcome, RowOutcome, RowRef, SinkState, Wait
 from signoff.ledger.sequences import describe, from_bytes, from_range, to_bytes
 from signoff.ledger.sink_rows import load_sinks, save_sinks
 from signoff.pipeline.secrets import redact
@@ -121,6 +121,8 @@ def record(db: sqlite3.Connection, source: str, start: int, end: int, attempt: A
     _settle(db, row, attempt.delivered, before & attempt.owed, now)
     save_sinks(db, source, start, attempt.sinks)
     for sink, sink_state in attempt.sinks.items():
+        if Wait.parse(sink) is not None:
+            continue  # a step fails, not a sink
         since = None if sink_state.done or not sink_state.error else (sink_state.since or now)
         note_sink(db, sink, source, attempt.rows.get(sink, 0), sink_state.error, since)
         if sink_state.done:  # whatever was noted of it outside of a batch is over

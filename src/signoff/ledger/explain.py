@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from signoff.ledger.dead_letters import DeadLetter, DeadLetters
 from signoff.ledger.ledger import Ledger, RowRecord
-from signoff.ledger.outcome import EventId, Outcome, SinkState
+from signoff.ledger.outcome import EventId, Outcome, SinkState, Wait
 from signoff.pipeline.graph import Graph
 
 State = Literal[
@@ -47,7 +47,7 @@ class Line:
     stage: str
     event_id: str
     state: str
-    """An outcome, `owed`, or `done`."""
+    """An outcome, `owed`, `waits` (for a step, before a sink can get it), or `done`."""
     text: str
 
 
@@ -152,12 +152,12 @@ class _Story:
     def _why_in_flight(self) -> str:
         assert self._batch is not None
         owing = [
-            f"{name} owes it {_since(sink)}"
+            _waits_for(wait.step, sink) if (wait := Wait.parse(name)) else f"{name} owes it {_since(sink)}"
             for name, sink in self._batch.sinks.items()
             if not sink.done and self._owes(sink)
         ]
         if owing:
-            return "; ".join(owing)
+            return "; ".join(dict.fromkeys(owing))
         return f"its batch [{self._batch.ref.start}, {self._batch.ref.end}) is being worked on"
 
     def _owes(self, sink: SinkState) -> bool:
@@ -178,7 +178,10 @@ class _Story:
             return
         named = {row.stage for row in self._rows}
         for name, sink in self._batch.sinks.items():
-            if not sink.done and self._owes(sink):
+            if (wait := Wait.parse(name)) is not None:
+                if not sink.done and self._owes(sink):
+                    yield Line(wait.step, str(self._event), "waits", f"for {wait.sink}: {_tried(sink)}")
+            elif not sink.done and self._owes(sink):
                 yield Line(name, str(self._event), "owed", _since(sink))
             elif name not in named:
                 yield Line(name, str(self._event), "done", "took its rows, if any reached it")
@@ -219,5 +222,13 @@ def as_text(payload: bytes) -> tuple[str, str]:
 def _since(sink: SinkState) -> str:
     if not sink.attempts and not sink.error:
         return "(not tried yet)"
+    return f"({_tried(sink)})"
+
+
+def _waits_for(step: str, state: SinkState) -> str:
+    return f"it waits for step {step} {_tried(state)}"
+
+
+def _tried(sink: SinkState) -> str:
     since = f"since {datetime.fromtimestamp(sink.since, UTC):%Y-%m-%dT%H:%M:%SZ}, " if sink.since else ""
-    return f"({since}tried {sink.attempts} times{': ' + sink.error if sink.error else ''})"
+    return f"{since}tried {sink.attempts} times{': ' + sink.error if sink.error else ''}"

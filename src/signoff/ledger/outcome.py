@@ -42,6 +42,12 @@ class RowRef:
     sequence: int
     child: str = ""
 
+    def holds(self, other: RowRef) -> bool:
+        """Whether the other is this row, or was made from it: `3/high` from `3`, and all from ''."""
+        if self.sequence != other.sequence:
+            return False
+        return self.child in ("", other.child) or other.child.startswith(f"{self.child}/")
+
 
 @dataclass(frozen=True, slots=True)
 class EventId:
@@ -129,6 +135,27 @@ class SinkState:
             return BitMap64()
         rows = whole if self.owed is None else BitMap64(row.sequence for row in self.owed)
         return rows if self.handed is None else rows | self.handed
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Rows of a batch that a sink does not get before a step can compute them.
+
+    Kept among the sinks of the batch under a name of its own, with a `SinkState` of its own: the rows, how
+    often the step was tried for them, since when, and why it fails. The sink itself may be done.
+    """
+
+    sink: str
+    step: str
+
+    @classmethod
+    def parse(cls, name: str) -> Wait | None:
+        """None for the name of a sink."""
+        sink, via, step = name.partition(" via ")
+        return cls(sink, step) if via else None
+
+    def __str__(self) -> str:
+        return f"{self.sink} via {self.step}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,10 +145,11 @@ class TransformConfig(InputsConfig):
 
 
 class Retry(Config):
-    """How often, and how patiently, a sink is asked again after a transient failure."""
+    """How often, and how patiently, a sink or a step is asked again after a transient failure."""
 
     attempts: int | None = Field(default=None, ge=1)
-    """Tries in all before `on_failure` applies; null asks for ever, holding the source back."""
+    """Tries in all before `on_failure` (of a step: `on_error`) applies; null asks for ever, holding the
+    source back."""
     initial_ms: int = Field(default=100, ge=0)
     """Wait before the second try; it doubles with each further one, with jitter."""
     max_ms: int = Field(default=30_000, ge=0)

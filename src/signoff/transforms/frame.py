@@ -61,6 +61,8 @@ class ErrorColumn:
     stage: str
     policy: OnFailure
     describe: DescribeError | None = None
+    answers: bool = False
+    """The step says more than that it failed (see `answers`), and may say something else next time."""
 
 
 @dataclass(eq=False)
@@ -102,9 +104,15 @@ class Frame:
         return names
 
     def add_error(
-        self, stage: str, column: str, policy: OnFailure, describe: DescribeError | None = None
+        self,
+        stage: str,
+        column: str,
+        policy: OnFailure,
+        describe: DescribeError | None = None,
+        *,
+        answers: bool = False,
     ) -> None:
-        self.errors.append(ErrorColumn(self, column, stage, policy, describe))
+        self.errors.append(ErrorColumn(self, column, stage, policy, describe, answers))
 
     def multiply(self, view: View, children: Column, element: str) -> tuple[str, str]:
         """Replace each row alive at `view` by the elements of an array, keeping the row itself for others.

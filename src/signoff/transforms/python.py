@@ -6,7 +6,8 @@ pipeline is checked. Such a step has a plan of its own; what else hangs on the s
 twice.
 
 `rows`: called with each event as a dict; returns a dict, a list of dicts, or None to drop it. An
-exception is the error of that one event. Runs on executors, and again after a crash.
+exception is the error of that one event. `signoff.drop` and `signoff.fail` say more (see `answers`). Runs on
+executors, and again after a crash or a retry: then it must split an event into the same pieces as before.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, Row, StringType, StructField, StructType, _make_type_verifier
 
+from signoff.pipeline.model import Retry
+from signoff.transforms.answers import Answer, Drop, Fail, said
 from signoff.transforms.contract import FieldError, Step, Transform
 from signoff.transforms.frame import CHILD, ORIGIN, RECEIVED_AT, SEQUENCE, View, begin_again
 from signoff.transforms.parse_json import parse_schema
@@ -36,6 +39,9 @@ class PythonConfig(Transform):
     """`frame`: DataFrame to DataFrame. `rows`: dict to dict, list of dicts or None."""
     schema_: str | None = Field(default=None, alias="schema")
     """Columns and types the function returns; needed with `mode: rows`."""
+    retry: Retry = Retry()
+    """How often, and how patiently, the function is called again for an event it fails for now
+    (`signoff.fail(…, transient=True)`)."""
 
     @property
     def streams(self) -> bool:
@@ -108,7 +114,7 @@ class PythonConfig(Transform):
         alive, value = frame.multiply(view, children, step.name)
         new = View(frame, alive, {})
         columns = frame.compute(new, {"ok": F.col(value)["error"].isNull(), "error": F.col(value)["error"]})
-        frame.add_error(step.name, columns["error"], self.on_error)
+        frame.add_error(step.name, columns["error"], self.on_error, answers=True)
         rows = View(frame, columns["ok"], {})
         fields = frame.compute(rows, {name: F.col(value)["value"][name] for name in schema.names})
         return View(frame, columns["ok"], fields)
@@ -129,11 +135,14 @@ class _Call:
             result = self.function(row.asDict(recursive=True))
             if result is None:
                 return []
-            if isinstance(result, Mapping):
-                return [(None, (self._fields(result), None))]
-            return [(str(index), (self._fields(item), None)) for index, item in enumerate(result)]
+            if isinstance(result, Mapping | Drop | Fail):
+                return [(None, self._one(result))]
+            return [(str(index), self._one(item)) for index, item in enumerate(result)]
         except Exception as error:  # noqa: BLE001 - any exception of user code is this row's dead letter
-            return [(None, (None, f"{type(error).__name__}: {error}"))]
+            return [(None, (None, _answer(error)))]
+
+    def _one(self, item: Any) -> tuple[Any, str | None]:
+        return (None, _answer(item)) if isinstance(item, Drop | Fail) else (self._fields(item), None)
 
     def _fields(self, item: Any) -> tuple[Any, ...]:
         if not isinstance(item, Mapping):
@@ -144,3 +153,12 @@ class _Call:
         fields = tuple(item.get(name) for name in self.names)
         self.verify(fields)
         return fields
+
+
+def _answer(error: Exception) -> str:
+    """What an exception, or what stands for one in the result, says of its event."""
+    if isinstance(error, Drop):
+        return said(Answer.DROPPED, str(error))
+    if isinstance(error, Fail):
+        return said(Answer.WAITS if error.transient else Answer.FAILED, str(error))
+    return said(Answer.FAILED, f"{type(error).__name__}: {error}")

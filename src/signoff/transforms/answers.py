@@ -1,0 +1,64 @@
+"""What a step says of a row that it does not pass on, and how a user's function says it.
+
+    failed    it can never be computed: `on_error` applies
+    waits     it could not be computed now: it is not settled, and the step is run for it again
+    dropped   it is meant to end here: settled, with a reason that is kept
+
+A step that can tell these apart writes them into its error column in front of the reason (`said`), where
+the pass over the rows reads them (`heard`). It declares the column with `Frame.add_error(…, answers=True)`:
+what any other column holds is a reason and nothing else, whatever it begins with.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Answer(StrEnum):
+    FAILED = "f"
+    WAITS = "w"
+    DROPPED = "d"
+
+
+def said(answer: Answer, reason: str) -> str:
+    """The text for an error column."""
+    return f"{answer.value}:{reason}"
+
+
+def heard(text: str) -> tuple[Answer, str]:
+    """What `said` was given."""
+    answer, _, reason = text.partition(":")
+    return Answer(answer), reason
+
+
+class Drop(Exception):
+    """The event, or this one of several made from it, is meant to end here."""
+
+
+class Fail(Exception):
+    """The event, or this one of several made from it, cannot be computed: never, or not now."""
+
+    def __init__(self, reason: str, transient: bool = False) -> None:
+        super().__init__(reason)
+        self.transient = transient
+
+    def __reduce__(self) -> tuple[type[Fail], tuple[str, bool]]:
+        return Fail, (str(self), self.transient)
+
+
+def drop(reason: str) -> Drop:
+    """For a function on rows, to be returned or raised: the event ends here on purpose.
+
+    It is settled as dropped; step and reason stand in the ledger. Inside a list that is returned, only
+    that one of the list is dropped.
+    """
+    return Drop(reason)
+
+
+def fail(reason: str, *, transient: bool = False) -> Fail:
+    """For a function on rows, to be raised or returned: the event cannot be computed.
+
+    `transient`: not now. It is not settled, and the function is called again for it after a wait, as
+    often as the step's `retry` allows. Otherwise, and then, the step's `on_error` applies.
+    """
+    return Fail(reason, transient)

@@ -1,0 +1,162 @@
+"""What a step says of a row, and what becomes of a row that waits for a step: without Spark."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyroaring import BitMap64
+
+from signoff.engine.result import Kind, Result, pack_rows
+from signoff.engine.verdict import Round, judge
+from signoff.engine.waiting import PatientStep, Wanted, add_waits, relevant, rows_alone, take_over
+from signoff.ledger.outcome import BatchRange, BatchState, Outcome, RowRef, SinkState, Wait
+from signoff.pipeline.model import Retry, SinkConfig
+from signoff.sinks.contract import BatchRef
+from signoff.transforms.answers import Answer, Fail, heard, said
+
+NEW = SinkState(done=False)
+STEPS = {"ask": PatientStep("dead_letter", Retry(attempts=3), frozenset({"out", "other"}))}
+CONFIG = SinkConfig(type="toy")
+
+
+def waits(sequence: int, child: str = "", reason: str = "503") -> Result:
+    return Result("ask", Kind.WAITS, sequence, child, reason)
+
+
+def owes(sink: str, *rows: int) -> Result:
+    blob = pack_rows([(np.array(rows, dtype=np.int64), pa.array([""] * len(rows)))])
+    return Result(sink, Kind.OWED, text="down", number=1, blob=blob)
+
+
+def first_round(results: Sequence[Result], asked: Mapping[str, SinkState], **before: SinkState) -> Round:
+    entries = {name: (CONFIG, state) for name, state in asked.items()}
+    verdict = judge(results, entries, {"ask": "dead_letter"}, lambda *_: None, set(), 5.0)
+    add_waits(verdict, results, Wanted(asked), STEPS, before, 5.0)
+    return verdict
+
+
+def next_round(
+    results: Sequence[Result], before: Mapping[str, SinkState], atomic: set[str] | None = None
+) -> Round:
+    """A round for all rows that wait."""
+    due = {wait: state for name, state in before.items() if (wait := Wait.parse(name))}
+    asked = {wait.sink: SinkState(done=False, owed=state.owed) for wait, state in due.items()}
+    entries = {name: (CONFIG, state) for name, state in asked.items()}
+    verdict = judge(results, entries, {"ask": "dead_letter"}, lambda *_: "disk full", atomic or set(), 9.0)
+    add_waits(verdict, results, Wanted(asked), STEPS, before, 9.0, again=True)
+    known = BatchState(BatchRange("s", 0, 10), BitMap64(), BitMap64(range(10)), before, settled=False)
+    take_over(verdict, known, due, atomic or set())
+    return verdict
+
+
+@pytest.mark.parametrize("answer", list(Answer))
+def test_what_a_step_says_is_heard_as_it_was_said(answer: Answer) -> None:
+    assert heard(said(answer, "w: of 3: no")) == (answer, "w: of 3: no")
+
+
+def test_a_row_dropped_on_purpose_is_dropped_whatever_the_policy_of_the_step_is() -> None:
+    verdict = judge(
+        [Result("ask", Kind.DROPPED, 1, "2", "old")], {}, {"ask": "refuse"}, lambda *_: None, set(), 0
+    )
+    (outcome,) = verdict.outcomes
+    assert (outcome.row, outcome.stage, outcome.outcome, outcome.reason) == (
+        RowRef(1, "2"),
+        "ask",
+        Outcome.DROPPED,
+        "old",
+    )
+
+
+def test_a_row_that_failed_for_now_is_owed_and_the_sinks_behind_the_step_are_done() -> None:
+    verdict = first_round([waits(4)], {"out": NEW, "other": NEW, "elsewhere": NEW})
+    assert verdict.owed == BitMap64([4]) and not verdict.outcomes
+    assert all(verdict.sinks[name].done for name in ("out", "other", "elsewhere"))
+    waiting = SinkState(False, 1, "503", 5.0, (RowRef(4),))
+    assert {n: s for n, s in verdict.sinks.items() if Wait.parse(n)} == {
+        "out via ask": waiting,
+        "other via ask": waiting,
+    }
+
+
+def test_a_row_that_fails_again_is_counted_until_the_last_try_and_then_meets_the_policy() -> None:
+    known = dict(first_round([waits(4)], {"out": NEW}).sinks)
+    known |= next_round([waits(4, reason="504")], known).sinks
+    assert known["out via ask"] == SinkState(False, 2, "504", 5.0, (RowRef(4),)), "since the first failure"
+    verdict = next_round([waits(4)], known)
+    assert verdict.sinks["out via ask"].done and not verdict.owed
+    (outcome,) = verdict.outcomes
+    assert outcome.outcome == Outcome.DEAD_LETTERED and outcome.stage == "ask" and outcome.transient
+    assert outcome.reason == "gave up after 3 attempts: 503"
+
+
+def test_only_what_fails_again_waits_on() -> None:
+    known = dict(first_round([waits(4), waits(6)], {"out": NEW}).sinks)
+    verdict = next_round([waits(6)], known)
+    assert verdict.sinks["out via ask"].owed == (RowRef(6),) and verdict.owed == BitMap64([6])
+    assert "out" not in verdict.sinks, "the sink's own state stays as it is"
+
+
+def test_what_a_sink_does_not_take_of_rows_that_waited_it_owes_beside_the_rest() -> None:
+    known = {
+        "out": SinkState(False, 7, "down", 1.0, (RowRef(2),)),
+        "out via ask": SinkState(False, 1, "503", 5.0, (RowRef(4),)),
+    }
+    verdict = next_round([owes("out", 4)], known)
+    assert verdict.sinks["out"] == SinkState(False, 7, "down", 1.0, (RowRef(2), RowRef(4)))
+    assert verdict.sinks["out via ask"].done and verdict.owed == BitMap64([2, 4])
+
+
+def test_rows_that_waited_stay_so_while_a_sink_that_publishes_at_once_cannot() -> None:
+    known = {"out": SinkState(True), "out via ask": SinkState(False, 2, "503", 5.0, (RowRef(4),))}
+    signed = Result("out", Kind.SIGNED, number=1, blob=BitMap64([4]).serialize())
+    verdict = next_round([signed, Result("out", Kind.PART, blob=b"part")], known, atomic={"out"})
+    assert verdict.sinks == {"out via ask": SinkState(False, 2, "disk full", 5.0, (RowRef(4),))}
+    assert verdict.owed == BitMap64([4]) and not verdict.delivered
+
+
+def test_a_sink_that_is_down_gets_all_again_and_nothing_waits_for_it_twice() -> None:
+    verdict = first_round([waits(4), owes("out", 1, 2)], {"out": NEW, "other": NEW})
+    assert verdict.sinks["out"].owed is None and "out via ask" not in verdict.sinks
+    assert verdict.owed == BitMap64([1, 2, 4])
+
+
+def test_a_sink_that_asks_again_for_rows_waits_for_those_rows_only() -> None:
+    asked = {"out": SinkState(False, 3, "down", 1.0, (RowRef(4, "1/a"), RowRef(5)))}
+    verdict = first_round([waits(4, "1"), waits(9), waits(5, "7")], asked)
+    assert verdict.sinks["out via ask"].owed == (RowRef(4, "1/a"), RowRef(5, "7"))
+    assert verdict.owed == BitMap64([4, 5])
+
+
+def test_what_a_step_fails_on_in_a_later_round_counts_only_for_rows_asked_for() -> None:
+    asked = Wanted(
+        {"out": SinkState(False, owed=(RowRef(4),)), "elsewhere": SinkState(False, owed=(RowRef(5),))}
+    )
+    results = [Result("ask", Kind.ERROR, sequence, "", "400") for sequence in (3, 4, 5)]
+    assert relevant(results, asked, STEPS, BitMap64([3, 4, 5])) == [results[1]]
+    assert relevant(results, asked, STEPS, BitMap64([3, 5])) == []
+
+
+def test_an_event_refused_at_once_is_waited_for_by_nobody() -> None:
+    verdict = first_round([waits(4), waits(6)], {"out": NEW})
+    verdict.settle(BitMap64([4]))
+    assert verdict.sinks["out via ask"].owed == (RowRef(6),) and verdict.owed == BitMap64([6])
+    verdict.settle(BitMap64([6]))
+    assert verdict.sinks["out via ask"].done and not verdict.owed
+
+
+def test_the_same_rows_are_the_same_batch_whenever_they_are_asked_for() -> None:
+    batch = BatchRef("s", 0, 10)
+    rows = {Wait("out", "ask"): SinkState(False, 1, "503", 5.0, (RowRef(4),))}
+    later = {Wait("out", "ask"): SinkState(False, 2, "504", 5.0, (RowRef(4),))}
+    fewer = {Wait("out", "ask"): SinkState(False, 2, "504", 5.0, ())}
+    assert rows_alone(batch, rows) == rows_alone(batch, later) != batch
+    assert rows_alone(batch, fewer) != rows_alone(batch, rows)
+
+
+def test_a_failure_survives_being_sent_to_another_process() -> None:
+    again = pickle.loads(pickle.dumps(Fail("later", transient=True)))
+    assert str(again) == "later" and again.transient
