@@ -65,6 +65,27 @@ def test_an_event_an_expression_fails_on_is_found_and_its_neighbours_are_deliver
     assert_only_seven_is_a_dead_letter(product, 20, reason)
 
 
+def jobs(spark: Any) -> int:
+    """Spark jobs so far: each run of a plan is one."""
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(10_000)
+    return len(spark.sparkContext.statusTracker().getJobIdsForGroup("signoff tested/incoming"))
+
+
+@pytest.mark.case(33)
+def test_a_poison_event_among_100_000_is_found_with_few_runs(inline, spark):
+    picked = {"type": "filter", "input": "rows", "where": "1 / (n - 7) IS NOT NULL"}
+    product = inline(
+        sources={"incoming": FILES}, transforms={"rows": ROWS, "picked": picked}, sinks={"archive": ARCHIVE}
+    )
+    product.put("1.jsonl", numbered(100_000))
+    before = jobs(spark)
+    running = product.start("--once", engine_when=lambda: product.received() == 100_000)
+    assert running.wait(300).code == 0
+    assert_only_seven_is_a_dead_letter(product, 100_000, "DIVIDE_BY_ZERO")
+    assert running.output.count("trying it again") == 1, "it was one batch, and failed once"
+    assert jobs(spark) - before <= 10, "the pass, a second try, seven of the search, the pass without it"
+
+
 @pytest.mark.case(33)
 def test_poison_is_found_in_a_pipeline_that_keeps_state(inline):
     product = inline(

@@ -2,25 +2,44 @@
 
 A bad payload is one row's problem and never comes here. This is for a batch on which the plan itself
 fails: an overflow in a user's expression, a Python worker that dies. The range is run again, without
-any sink, in halves, until one event is left that fails alone, twice, while the range without it
-passes. Anything that does not narrow down like that is not poison but an infrastructure failure, and is
-raised as such: an event is never blamed for a full disk.
+any sink, in up to `PARTS` tasks. Spark names the task that failed, so the next run is about its share
+alone, until one event is left. Where no task is named, or the wrong one (behind a shuffle a task's
+number says nothing about the range), the range is halved instead.
 
-One culprit in a batch of n costs log2(n) + 3 runs.
+An event is blamed only if it failed alone, the range without it then passed, and it failed alone once
+more, and if the plan passes without any event. So an outage that begins and ends at any moment blames
+nobody: it cannot be over for the range and still there for the event. Anything that does not narrow down
+like that is an infrastructure failure, and is raised as such.
+
+One culprit in a batch of 100,000 costs 7 runs, in one of a million 8; with halves up to 23 and 26.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from signoff.errors import EngineError
 from signoff.pipeline.secrets import redact
 
 logger = logging.getLogger(__name__)
 
-Probe = Callable[[int, int, frozenset[int]], str | None]
-"""Run the plan over [start, end) without some events; None when it passes, else why it fails."""
+PARTS = 50
+"""Tasks of a run of the search. A task costs 20 ms, a run 100 ms: the fewest runs are not the fastest."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run of the plan that failed."""
+
+    reason: str
+    suspect: tuple[int, int] | None = None
+    """The share [low, high) of the task that failed first, where that is known."""
+
+
+Probe = Callable[[int, int, frozenset[int]], Failure | None]
+"""Run the plan over [low, high) without some events; None when it passes."""
 
 
 class PlanFailed(EngineError):
@@ -31,30 +50,49 @@ def isolate(probe: Probe, start: int, end: int) -> Mapping[int, str]:
     """The events of [start, end) the plan fails on, with the reason.
 
     Empty when the range passes now: what failed was not the events. Raises PlanFailed when it fails
-    without any event.
+    without any event, or on none in particular.
     """
     found: dict[int, str] = {}
-    while (reason := probe(start, end, frozenset(found))) is not None:
-        if (empty := probe(start, start, frozenset())) is not None:
-            raise PlanFailed(f"the plan fails even without events: {empty}")
-        culprit = _search(probe, start, end, frozenset(found))
-        again = None if culprit is None else probe(culprit, culprit + 1, frozenset())
-        if culprit is None or again is None:
-            raise PlanFailed(f"the plan fails, but on no single event: {reason}")
-        found[culprit] = again
-        logger.error("the plan fails on event %d, it becomes a dead letter: %s", culprit, again)
+    while (failure := probe(start, end, frozenset(found))) is not None:
+        if not found and (empty := probe(start, start, frozenset())) is not None:
+            raise PlanFailed(f"the plan fails even without events: {empty.reason}")
+        culprit, alone = _search(probe, start, end, frozenset(found), failure)
+        alone = alone or probe(culprit, culprit + 1, frozenset(found))
+        if alone is None:
+            raise PlanFailed(f"the plan fails, but on no single event: {failure.reason}")
+        found[culprit] = alone.reason
+    for culprit in found:  # the others have just passed: now it must fail again
+        if (again := probe(culprit, culprit + 1, frozenset())) is None:
+            raise PlanFailed(f"the plan failed on event {culprit}, and then it did not: {found[culprit]}")
+        found[culprit] = again.reason
+    for culprit, reason in found.items():
+        logger.error("the plan fails on event %d, it becomes a dead letter: %s", culprit, reason)
     return found
 
 
-def _search(probe: Probe, low: int, high: int, known: frozenset[int]) -> int | None:
-    """Halve a range that fails until one event is left; None when it stops failing on the way."""
+def _search(
+    probe: Probe, low: int, high: int, known: frozenset[int], failure: Failure
+) -> tuple[int, Failure | None]:
+    """Narrow a range that fails down to one event; with its failure, if it has been run alone."""
+    latest: Failure | None = failure
+    trusted = True
     while high - low > 1:
+        suspect = latest.suspect if latest is not None and trusted else None
+        if suspect is not None and _is_inside(suspect, low, high):
+            if (narrower := probe(*suspect, known)) is not None:
+                (low, high), latest = suspect, narrower
+                continue
+            trusted = False
         middle = (low + high) // 2
-        if probe(low, middle, known) is not None:
+        if (latest := probe(low, middle, known)) is not None:
             high = middle
         else:
             low = middle
-    return low if low not in known else None
+    return low, latest
+
+
+def _is_inside(suspect: tuple[int, int], low: int, high: int) -> bool:
+    return low <= suspect[0] < suspect[1] <= high and suspect != (low, high)
 
 
 def last_line(error: BaseException) -> str:

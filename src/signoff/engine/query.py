@@ -17,12 +17,14 @@ from signoff.engine.batch import BatchRunner, SinkEntry, touch
 from signoff.engine.compile import Plan, compile_source
 from signoff.engine.control import Control, GaveUp, Interrupted
 from signoff.engine.letters import LetterStore
-from signoff.engine.poison import isolate, last_line
+from signoff.engine.poison import PARTS, Failure, isolate, last_line
+from signoff.engine.tasks import TaskWatch
 from signoff.engine.waiting import patient_steps
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import Outcome, RowOutcome, RowRef
 from signoff.log import LogReader, exclude, trim
+from signoff.log.reader import evenly
 from signoff.log.spark import read_range
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import OnFailure, SourceConfig, TransformConfig
@@ -123,7 +125,9 @@ class SourceQuery(ABC):
         assert plan is not None
         return plan
 
-    def _range(self, start: int, end: int, without: frozenset[int] = frozenset()) -> DataFrame:
+    def _range(
+        self, start: int, end: int, without: frozenset[int] = frozenset(), parts: int | None = None
+    ) -> DataFrame:
         return read_range(
             self.spark,
             self.log_directory,
@@ -131,6 +135,7 @@ class SourceQuery(ABC):
             end,
             encoding=self.config.encoding,
             without=without,
+            parts=parts,
         )
 
     def _finish_open(self) -> None:
@@ -142,13 +147,15 @@ class SourceQuery(ABC):
     def _isolate(self, start: int, end: int) -> None:
         """Find poison, store it as dead letters, and withhold it from every later reading of the log."""
 
-        def probe(low: int, high: int, without: frozenset[int]) -> str | None:
-            try:
-                touch(self._compile(self._range(low, high, without)).df)
-            except Exception as error:  # every failure is an answer here
-                if self.shared.control.overdue:
-                    raise Interrupted from error
-                return last_line(error)
+        def probe(low: int, high: int, without: frozenset[int]) -> Failure | None:
+            shares = evenly(low, high, PARTS)
+            with TaskWatch(self.spark.sparkContext) as watch:
+                try:
+                    touch(self._compile(self._range(low, high, without, parts=PARTS)).df)
+                except Exception as error:  # every failure is an answer here
+                    if self.shared.control.overdue or self.runner.halt.is_set():
+                        raise Interrupted from error
+                    return Failure(last_line(error), watch.failed_share(shares))
             return None
 
         culprits = isolate(probe, start, end)

@@ -109,11 +109,9 @@ class LogReader:
 
     def slices(self, start: int, end: int, count: int) -> list[Slice]:
         """Cut a range into up to `count` contiguous slices of about as many events each."""
-        total = end - start
-        bounds = pairwise(start + total * part // count for part in range(count + 1))
         with self._looking:
             segments = self._check(start, end)
-            return [Slice(low, high, *self._place(segments, low)) for low, high in bounds if low < high]
+            return [Slice(low, high, *self._place(segments, low)) for low, high in evenly(start, end, count)]
 
     def size(self, start: int, end: int) -> int:
         """About how many bytes a range takes on the disk: events of one segment count as equally large."""
@@ -281,6 +279,12 @@ class _Segment:
             "checksum; the events before it are whole. Restore the file from a copy; the source has not been "
             "told to forget events that are not settled"
         )
+
+
+def evenly(start: int, end: int, count: int) -> list[tuple[int, int]]:
+    """[start, end) in up to `count` parts of about the same size, none of them empty."""
+    bounds = pairwise(start + (end - start) * part // count for part in range(count + 1))
+    return [(low, high) for low, high in bounds if low < high]
 
 
 def _segment_of(segments: Sequence[int], sequence: int) -> int:

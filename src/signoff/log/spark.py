@@ -161,11 +161,12 @@ class _Reading:
             if rows.num_rows:
                 yield pa.RecordBatch.from_arrays(rows.columns, schema=self._schema)
 
-    def divide(self, start: int, end: int) -> list[LogPartition]:
+    def divide(self, start: int, end: int, count: int | None = None) -> list[LogPartition]:
+        """Cut a range into parts: so many, or as many as are worth a task."""
         if start >= end:
             return []
-        wanted = -(-(end - start) // _ROWS_PER_PARTITION)
-        parts = self._log.slices(start, end, min(self.options.parallelism, wanted))
+        worth = min(self.options.parallelism, -(-(end - start) // _ROWS_PER_PARTITION))
+        parts = self._log.slices(start, end, worth if count is None else count)
         hidden = excluded(self.options.path)
         return [LogPartition(part, _between(hidden, part.start, part.end)) for part in parts]
 
@@ -235,22 +236,24 @@ def read_range(
     *,
     encoding: Encoding = "utf-8",
     without: Iterable[int] = (),
+    parts: int | None = None,
 ) -> DataFrame:
     """The rows of a range, as `spark.read.format("signoff")` gives them, but planned in this process.
 
     For a driver that reads many ranges: Spark starts Python processes to plan a data source, which
-    costs more than a second each time. The range is cut up now, so it must be in the log already.
+    costs more than a second each time. The range is cut up now, so it must be in the log already; with
+    `parts` given into so many tasks, each with the share that `evenly` gives it.
     """
     options = LogOptions(directory, start, end, None, None, spark.sparkContext.defaultParallelism, encoding)
     schema = LogDataSource({"path": str(directory), "encoding": encoding}).schema()
     reading = _Reading(options, to_arrow_schema(schema, timezone="UTC"))
     left_out = set(without)
-    parts = [
+    shares = [
         LogPartition(part.part, sorted({*part.left_out, *(n for n in left_out if part.holds(n))}))
-        for part in reading.divide(start, end)
+        for part in reading.divide(start, end, parts)
     ]
-    numbers = spark.range(0, len(parts), 1, max(len(parts), 1))
-    return numbers.mapInArrow(_ReadParts(reading, parts), schema)
+    numbers = spark.range(0, len(shares), 1, max(len(shares), 1))
+    return numbers.mapInArrow(_ReadParts(reading, shares), schema)
 
 
 @dataclass(frozen=True)
