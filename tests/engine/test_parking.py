@@ -207,3 +207,30 @@ def test_what_an_earlier_run_left_open_is_asked_for_again(runner, parking):
     after.take(numbered(3))
     drain(after)
     assert runner.of("a") == [0, 1, 2, 3] and runner.of("b") == [3]
+
+
+def test_it_says_why_new_batches_are_not_taken(runner, parking, monkeypatch):
+    assert parking.why_held() == ""
+    runner.down, runner.wait = {"a"}, 0.0
+    parking.take(numbered(0))
+    assert parking.why_held() == "", "the other sink goes on"
+    runner.down = {"a", "b"}
+    parking.take(numbered(1))
+    assert parking.why_held().startswith('nobody would take a new batch: sinks "a", "b" took nothing')
+    monkeypatch.setattr(parking_module, "_MOST", 1)
+    runner.sinks["c"] = None  # which would take it
+    assert parking.why_held() == '2 batches wait already for sinks "a", "b"'
+    runner.down = set()
+    drain(parking)
+    assert parking.why_held() == ""
+
+
+def test_a_sink_that_catches_up_is_named_as_long_as_it_is_behind(runner, parking):
+    runner.down = {"a"}
+    for number in range(5):
+        parking.take(numbered(number))
+    runner.down = set()
+    parking.retry()
+    assert parking.why_held() == 'sink "a" catches up: of three batches one is new'
+    drain(parking)
+    assert parking.why_held() == ""

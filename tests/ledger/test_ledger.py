@@ -152,6 +152,7 @@ def test_file_of_the_format_before_is_brought_up_to_date(ledger: Ledger, state: 
     with sqlite3.connect(state / "ledger.db") as old:
         old.execute("ALTER TABLE exceptions DROP COLUMN transient")
         old.execute("ALTER TABLE batch_sinks DROP COLUMN handed")
+        old.execute("DROP TABLE departures")
         old.execute("PRAGMA user_version=1")
     old.close()
     with Ledger(state / "ledger.db") as again:

@@ -69,8 +69,15 @@ def test_a_sink_that_is_down_for_long_fills_the_log_to_its_limit_and_holds_the_s
     running = product.start()
     running.wait_for(lambda: (status := product.intake_status()) and status.state == "held")
     running.wait_for(lambda: _attempts(product) > 0)
+    running.wait_for(lambda: product.status()["sources"]["incoming"]["held"])
     status = product.status()
     assert status["sources"]["incoming"]["held_back"]
+    (by_intake,) = status["sources"]["incoming"]["held"]
+    assert by_intake["by"] == "intake" and "log.max_bytes" in by_intake["reason"] and by_intake["since"]
+    assert (
+        f"incoming is held back since {by_intake['since']}"
+        in product.command("status", str(product.file)).output
+    )
     assert status["sinks"]["hook"]["failing_since"] and webhook.url in status["sinks"]["hook"]["last_error"]
 
     held = product.received()
@@ -89,9 +96,41 @@ def test_a_sink_that_is_down_for_long_fills_the_log_to_its_limit_and_holds_the_s
     assert sorted(written(product.directory / "out")) == list(range(20_000))
     assert {row["n"] for row in webhook.accepted} == set(range(20_000))
     running.wait_for(lambda: len(list((product.directory / "in" / "acknowledged").glob("*.jsonl"))) == 40)
-    assert not product.status()["sources"]["incoming"]["held_back"]
+    running.wait_for(lambda: not product.status()["sources"]["incoming"]["held_back"])
     running.terminate()
     assert product.account()["delivered"] == 20_000
+
+
+@pytest.mark.case(30)
+def test_it_is_said_that_no_batch_begins_while_no_sink_takes_any(inline, webhook):
+    webhook.down()
+    product = inline(
+        sources={"incoming": {"type": "files", "path": "in/*.jsonl"}},
+        transforms={"rows": ROWS},
+        sinks={
+            "hook": {
+                "type": "http",
+                "input": "rows",
+                "url": webhook.url,
+                "mode": "ndjson",
+                "retry": {"initial_ms": 50, "max_ms": 200},
+            }
+        },
+    )
+    product.put("1.jsonl", numbered(0, 10))
+    running = product.start()
+    running.wait_for(lambda: _attempts(product) > 0)
+    assert product.status()["sources"]["incoming"]["held"] == [], "nothing new waits"
+    product.put("2.jsonl", numbered(10, 10))
+    (held,) = running.wait_for(lambda: product.status()["sources"]["incoming"]["held"])
+    assert held["by"] == "engine" and held["since"]
+    assert 'sink "hook" took nothing' in held["reason"] and "10 events wait in the log" in held["reason"]
+    assert '"incoming" is held back: nobody would take a new batch' in running.output
+    webhook.up()
+    running.wait_for(lambda: product.told_upto() == 20)
+    running.wait_for(lambda: '"incoming" is no longer held back' in running.output)
+    assert not product.status()["sources"]["incoming"]["held_back"]
+    running.terminate()
 
 
 def _attempts(product: Any) -> int:
@@ -125,7 +164,7 @@ def test_a_full_disk_stops_the_intake_and_loses_nothing(inline):
     limit_file_size(product.intake_pid(), resource.RLIM_INFINITY)
     running.wait_for(lambda: product.told_upto() == 600)
     assert written(product.directory / "out") == list(range(600))
-    assert not product.status()["sources"]["incoming"]["held_back"]
+    running.wait_for(lambda: not product.status()["sources"]["incoming"]["held_back"])
     running.terminate()
     assert product.account()["delivered"] == 600
 

@@ -203,4 +203,4 @@ def test_an_event_that_cannot_be_parsed_meets_the_configured_policy(
     assert done.code == ends
     assert [row["event_id"] for row in product.rows()] == ["incoming/0", "incoming/2"]
     assert product.account() == books(delivered=2, **{counted: 1})
-    assert ('incoming/1 dropped at "parsed"' in done.output) == (policy == "drop")
+    assert ('1 row dropped at "parsed" (incoming/1: ' in done.output) == (policy == "drop")

@@ -10,6 +10,7 @@ import typer
 
 from signoff.cli.reading import AsJson, PipelineFile, dash, load_for_reading, table, when
 from signoff.ledger import DeadLetters, Ledger, RunLock
+from signoff.ledger.departures import Departure
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
 
@@ -41,6 +42,7 @@ def read_status(graph: Graph) -> dict[str, Any]:
                 name: _source(state, name, ledger, engine, pid is not None) for name in graph.sources
             },
             "sinks": {name: _sink(name, ledger) for name in graph.sinks},
+            "left_at": [_departure(departure) for departure in ledger.departures()],
             "dead_letters": letters.count(),
         }
 
@@ -50,13 +52,37 @@ def _source(state: Path, name: str, ledger: Ledger, engine: dict[str, Any], aliv
     account = books.account(LogReader(state / "log" / name).head())
     intake = _read_json(state / "intake" / name / "status.json")
     rates = engine.get("rates")
+    held = _held(name, engine, intake) if alive else []
     return {
         **account.as_dict(),
         "ignored": books.ignored,
         "rate": rates.get(name) if alive and isinstance(rates, dict) else None,
         "intake": intake.get("state") if alive else None,
-        "held_back": alive and intake.get("state") == "held",
+        "held_back": bool(held) or (alive and intake.get("state") == "held"),
+        "held": held,
         "reason": intake.get("reason", "") if alive or intake.get("state") == "failed" else "",
+    }
+
+
+def _held(name: str, engine: dict[str, Any], intake: dict[str, Any]) -> list[dict[str, Any]]:
+    """By whom the source is held back, why, and since when."""
+    found = engine.get("held") or {}
+    by_engine = found.get(name) if isinstance(found, dict) and engine.get("state") != "stopped" else None
+    held = []
+    if intake.get("held_because"):
+        held.append({"by": "intake", "reason": intake["held_because"], "since": when(intake["held_since"])})
+    if by_engine:
+        held.append({"by": "engine", "reason": by_engine["reason"], "since": when(by_engine["since"])})
+    return held
+
+
+def _departure(departure: Departure) -> dict[str, Any]:
+    return {
+        "source": departure.source,
+        "stage": departure.stage,
+        "outcome": departure.outcome.value,
+        "reason": departure.reason,
+        "rows": departure.rows,
     }
 
 
@@ -79,8 +105,19 @@ def _print(found: dict[str, Any]) -> None:
         for name, source in found["sources"].items()
     ]
     typer.echo(table(header, rows, right=header[1:-1]))
+    for name, source in found["sources"].items():
+        for held in source["held"]:
+            typer.echo(f"{name} is held back since {held['since']}: {held['reason']}")
     rows = [[name, sink["rows"], _health(sink)] for name, sink in found["sinks"].items()]
     typer.echo(table(["sink", "rows", "state"], rows, right=["rows"]))
+    if found["left_at"]:
+        rows = [
+            [left["stage"], left["source"], dash(left["outcome"]), left["rows"], left["reason"]]
+            for left in found["left_at"]
+        ]
+        typer.echo(
+            table(["left the pipeline at", "source", "outcome", "rows", "reason"], rows, right=["rows"])
+        )
     if found["dead_letters"]:
         typer.echo(f"{found['dead_letters']} dead letters; signoff dead-letters list FILE shows them")
 

@@ -30,6 +30,8 @@ from pyspark.sql.pandas.types import to_arrow_type
 from signoff.engine.compile import Plan
 from signoff.engine.control import Control, GaveUp, Interrupted
 from signoff.engine.delivery import Pass, SinkTask, Span
+from signoff.engine.departures import Departures, of_counts
+from signoff.engine.ended import ended
 from signoff.engine.letters import LetterStore
 from signoff.engine.poison import PlanFailed, last_line
 from signoff.engine.receipts import read_receipts, receipts_directory, remove_receipts
@@ -49,7 +51,7 @@ from signoff.engine.waiting import (
 )
 from signoff.errors import SinkError
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.outcome import BatchState, EventId, Outcome, SinkState, Wait
+from signoff.ledger.outcome import BatchState, Outcome, SinkState, Wait
 from signoff.ledger.sequences import from_bytes
 from signoff.log import LogReader, excluded
 from signoff.pipeline.graph import Graph
@@ -66,8 +68,6 @@ _UNMEASURED = str(2**31 - 1)
 _SMALL_BATCH = 256 * 1024**2
 _SMALL_EVENT = 8 * 1024
 
-_NAMED = 10
-"""Rows dropped by policy that are named, of one batch."""
 WAITS = "earlier batches come first"
 """Why a sink that is behind was not asked."""
 
@@ -118,6 +118,8 @@ class BatchRunner:
     sinks: Mapping[str, SinkEntry]
     policies: Mapping[str, OnFailure]
     """What becomes of a row for which a step fails, by the step's name."""
+    departures: Departures
+    """Says where rows leave the pipeline."""
     fail_fast: bool
     """A refusal settles its event at once."""
     ledger: Ledger
@@ -131,6 +133,8 @@ class BatchRunner:
     Raises PlanFailed if it is not the events."""
     halt: threading.Event = field(default_factory=threading.Event)
     """Set when the query ends: what fails then has been interrupted, and nobody is to blame."""
+    waits_for: tuple[str, ...] = ()
+    """Sinks that `run` has asked, and will ask again."""
     standing: StandingPass | None = None
     """Does passes over whole batches, where each is a job of its own."""
     _alone: threading.Lock = field(default_factory=threading.Lock)
@@ -160,10 +164,17 @@ class BatchRunner:
             if plan is not None and plan.stateful:
                 touch(plan.df)
             return
+        try:
+            self._until_settled(batch, plan, known)
+        finally:
+            self.waits_for = ()
+
+    def _until_settled(self, batch: BatchRef, plan: Plan | None, known: BatchState) -> None:
         due: dict[str, float] = {}
         while not known.settled:
             asked = self._due_sinks(known, due)
             known = self.round(batch, plan, known, asked)
+            self.waits_for = tuple(self.owing(known))
             due |= due_again(self.owing(known), asked, due, partial(self.wait_s, batch))
             if plan is not None and not plan.stateful:
                 plan = None  # later rounds read the few rows they need, not what the stream planned
@@ -220,7 +231,9 @@ class BatchRunner:
                 origins = [from_bytes(r.blob) for r in results if r.kind == Kind.HELD and r.name == name]
                 origins.append(waiting_for(results, self.steps, name))
                 self._not_asked(verdict, known, name, state, BitMap64.union(BitMap64(), *origins))
-        return self._record(batch, known, verdict)
+        # Of the first pass only: a later one with errors, for a new sink, goes over the same rows.
+        filtered = self.departures.filtered(results) if untried else {}
+        return self._record(batch, known, verdict, filtered)
 
     def _ask_step(
         self,
@@ -260,7 +273,13 @@ class BatchRunner:
             time.time(),
         )
 
-    def _record(self, batch: BatchRef, known: BatchState, verdict: Round) -> BatchState:
+    def _record(
+        self,
+        batch: BatchRef,
+        known: BatchState,
+        verdict: Round,
+        filtered: Mapping[str, tuple[int, str]] | None = None,
+    ) -> BatchState:
         if self.fail_fast:
             refused = (o.row.sequence for o in verdict.outcomes if o.outcome == Outcome.REFUSED)
             verdict.settle(BitMap64(refused))
@@ -276,10 +295,11 @@ class BatchRunner:
             sinks=verdict.sinks,
             owed=verdict.owed,
             rows=verdict.rows,
+            filtered=filtered,
         )
         # They count for the round they were written in; later ones would count their rows again.
         remove_receipts(receipts_directory(self.state, batch))
-        self._say_dropped(verdict)
+        self.departures.add(verdict.outcomes, filtered or {})
         return recorded
 
     def _not_asked(
@@ -338,7 +358,8 @@ class BatchRunner:
         whole = not receipts and all(state.owed is None for state in asked.values())
         if plan is None and self.standing is not None and whole:
             sinks = {name: state.attempts for name, state in asked.items()} | dict.fromkeys(work.held)
-            return from_table(self.standing.run(batch, sinks, work.with_errors))
+            table, counts = self.standing.run(batch, sinks, work.with_errors)
+            return from_table(table) + of_counts(counts)
         if plan is None:
             start, end = _span(batch, asked, whole=work.with_errors or bool(work.held))
             rows = None if work.with_errors or work.held else _owed_rows(asked)
@@ -354,7 +375,8 @@ class BatchRunner:
         tasks += [replace(sink_task(n, self.sinks[n], nothing, plan), held=True) for n in work.held]
         errors = plan.said(all_steps=work.with_errors)
         one_pass = Pass(batch, tuple(tasks), errors, None if plan.shuffled else directory)
-        results = from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow())
+        df = plan.df.mapInArrow(one_pass, RESULT_DDL)
+        results = from_table(df.toArrow()) + of_counts(ended(df) if work.with_errors else {})
         return results + [result for receipt in receipts for result in receipt.results]
 
     def _pass_for_step(self, work: _Work, step: str, plan: Plan | None) -> list[Result]:
@@ -399,15 +421,6 @@ class BatchRunner:
         except SinkError as error:
             return redact(str(error))
         return None
-
-    def _say_dropped(self, verdict: Round) -> None:
-        """Rows dropped by policy are counted, and the first of a batch are named in the run's log."""
-        dropped = [outcome for outcome in verdict.outcomes if outcome.outcome == Outcome.DROPPED]
-        for outcome in dropped[:_NAMED]:
-            event = EventId(self.source, outcome.row.sequence, outcome.row.child)
-            logger.warning('%s dropped at "%s": %s', event, outcome.stage, outcome.reason)
-        if len(dropped) > _NAMED:
-            logger.warning("%d more rows of this batch were dropped", len(dropped) - _NAMED)
 
     def wait_s(self, batch: BatchRef, name: str, state: SinkState) -> float:
         """How long to wait before one that failed is asked again. Raises GaveUp at the end of patience."""

@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
+from signoff.engine.ended import observed
 from signoff.errors import PipelineError, Problem
 from signoff.pipeline.graph import Graph, Node, Port
 from signoff.pipeline.model import OnFailure, SinkConfig
@@ -96,15 +97,17 @@ def compile_source(
     streaming: bool,
     sinks: set[str] | None = None,
     entry: str | None = None,
+    counts: bool = False,
     problem: Callable[[Problem], None] | None = None,
 ) -> Plan | None:
     """Compile what hangs on `source`. `df` has the columns of the log's Spark source.
 
     `sinks` restricts the plan to some sinks, `entry` to what lies behind one transform (for a
-    replayed dead letter). With `problem` given, every error of every node is reported there and None
+    replayed dead letter). With `counts` it is counted at which step rows end (see `engine.ended`).
+    With `problem` given, every error of every node is reported there and None
     is returned if there was any; without, the first error is raised as PipelineError.
     """
-    return _Compiler(graph, source, streaming, sinks, entry, problem).compile(df)
+    return _Compiler(graph, source, streaming, sinks, entry, counts, problem).compile(df)
 
 
 class _Compiler:
@@ -115,10 +118,11 @@ class _Compiler:
         streaming: bool,
         sinks: set[str] | None,
         entry: str | None,
+        counts: bool,
         problem: Callable[[Problem], None] | None,
     ) -> None:
         self.graph, self.source, self.streaming = graph, source, streaming
-        self.problem = problem
+        self.counts, self.problem = counts, problem
         self.failed = False
         behind = graph.downstream(source)
         if entry is not None and entry != source:
@@ -142,7 +146,7 @@ class _Compiler:
 
     def compile(self, df: DataFrame) -> Plan | None:
         policy: OnFailure = "dead_letter"
-        _, view = begin(df, SOURCE_COLUMNS, self.source, policy)
+        _, view = begin(df, SOURCE_COLUMNS, self.source, policy, counts=self.counts)
         self.views[Port(self.source, None)] = view
         sinks: dict[str, SinkPlan] = {}
         for node in self.nodes:
@@ -259,7 +263,7 @@ class _Compiler:
             somewhere = reduce(Column.__or__, self._somewhere(frame, alive, reasons))
             # Spark moves a filter down through deterministic projections, and would then compute in it once
             # more what it asks for: parse every event twice, call a user's function twice.
-            barred = frame.df.withColumn(_BARRIER, F.spark_partition_id())
+            barred = observed(frame, [*lineage, *columns]).withColumn(_BARRIER, F.spark_partition_id())
             chosen = barred.where(somewhere & (F.col(_BARRIER) >= F.lit(0)))
             parts.append(chosen.select(*lineage, *columns))
         df = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)

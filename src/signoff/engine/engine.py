@@ -12,6 +12,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +26,7 @@ from signoff.engine.replay import Replayer
 from signoff.engine.session import start_session
 from signoff.engine.stream import StreamQuery
 from signoff.errors import PermanentError, TransientError
+from signoff.intake.holding import Held
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.pipeline.graph import Graph
@@ -90,12 +92,14 @@ class Engine:
                 if time.monotonic() >= tidy_at:
                     for query in self.queries.values():
                         query.tidy()
+                        query.holding.look(query.why_held())
                     tidy_at = time.monotonic() + _TIDY_S
                 if time.monotonic() >= replays_at and not self.control.stopping:
                     self.replayer.run()
                     replays_at = time.monotonic() + _REPLAYS_S
                 if self.status.due:
-                    self.status.report("draining" if self.control.stopping else "running", self._settled())
+                    state: State = "draining" if self.control.stopping else "running"
+                    self.status.report(state, self._settled(), self._held())
         finally:
             self._stop()
         return None
@@ -113,6 +117,9 @@ class Engine:
 
     def _settled(self) -> dict[str, int]:
         return {name: self.ledger.books(name).settled for name in self.queries}
+
+    def _held(self) -> dict[str, Held]:
+        return {name: query.holding.held for name, query in self.queries.items() if query.holding.held}
 
     def _finished(self) -> bool:
         return self.control.stopping and (self.idle or self.control.overdue)
@@ -158,6 +165,7 @@ class Engine:
         for query in self.queries.values():
             try:
                 query.stop()
+                query.runner.departures.say(everything=True)
             except Exception as error:  # noqa: BLE001 - the run is over; Spark may be gone already
                 logger.info("stopping a query: %s", redact(str(error)))
         self.status.report("stopped")
@@ -183,8 +191,10 @@ class EngineStatus:
     def due(self) -> bool:
         return time.time() - self._last >= _STATUS_S
 
-    def report(self, state: State, settled: Mapping[str, int] | None = None) -> None:
-        """Write it. `settled`: events settled so far, by source."""
+    def report(
+        self, state: State, settled: Mapping[str, int] | None = None, held: Mapping[str, Held] | None = None
+    ) -> None:
+        """Write it. By source: `settled` events so far, and why it is `held` back here, if it is."""
         now = time.time()
         self._last = now
         content: dict[str, object] = {
@@ -193,6 +203,7 @@ class EngineStatus:
             "since": self._since,
             "updated_at": now,
             "rates": self._rates(now, settled or {}),
+            "held": {name: asdict(each) for name, each in (held or {}).items()},
         }
         aside = self._path.with_suffix(f".{os.getpid()}")
         aside.write_text(json.dumps(content))

@@ -75,14 +75,33 @@ class Parking:
         """Whether a new batch of so many events, of at most so many, should begin now."""
         with self._changed:
             waiting = len(self._parked)
-            nobody_takes_it = self._behind and self._behind >= self._runner.sinks.keys()
-            if nobody_takes_it or waiting >= _MOST:
+            if self._nobody_takes_it() or waiting >= _MOST:
                 return False  # it stays in the log, and becomes part of a larger batch
-            if any(self._works.get(sink) for sink in self._behind) and self._credits < _CATCH_UP:
+            if self._catching_up() and self._credits < _CATCH_UP:
                 return False
             if waiting <= _FEW or size >= most:
                 return True
             return time.monotonic() - self._taken_at >= min(waiting * _SLOWER_S, _SLOWEST_S)
+
+    def why_held(self) -> str:
+        """Why new batches are not taken, or fewer of them; '' when they are. For whoever looks on."""
+        with self._changed:
+            if self._nobody_takes_it():
+                return f"nobody would take a new batch: {_named(self._behind)} took nothing of an earlier one"
+            if len(self._parked) >= _MOST:
+                return f"{len(self._parked)} batches wait already for {_named(self._owing())}"
+            if names := self._catching_up():
+                return f"{_named(names)} catches up: of three batches one is new"
+            return ""
+
+    def _nobody_takes_it(self) -> bool:
+        return bool(self._behind) and self._behind >= self._runner.sinks.keys()
+
+    def _catching_up(self) -> list[str]:
+        return [sink for sink in self._behind if self._works.get(sink)]
+
+    def _owing(self) -> set[str]:
+        return {name for parked in self._parked.values() for name in self._runner.owing(parked.known)}
 
     def take(self, batch: BatchRef) -> None:
         """Do the first pass over a new batch; what is then still owed waits here."""
@@ -168,6 +187,11 @@ class Parking:
     def _pause_s(self) -> float:
         dues = [due for parked in self._parked.values() for due in parked.due.values()]
         return min([_IDLE_S, *(max(due - time.monotonic(), 0.001) for due in dues)])
+
+
+def _named(sinks: Iterable[str]) -> str:
+    names = sorted(sinks)
+    return f'sink "{names[0]}"' if len(names) == 1 else "sinks " + ", ".join(f'"{n}"' for n in names)
 
 
 def _is_behind(state: SinkState) -> bool:

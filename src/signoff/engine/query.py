@@ -16,10 +16,12 @@ from pyspark.sql import DataFrame, SparkSession
 from signoff.engine.batch import BatchRunner, SinkEntry, touch
 from signoff.engine.compile import Plan, compile_source
 from signoff.engine.control import Control, GaveUp, Interrupted
+from signoff.engine.departures import Departures
 from signoff.engine.letters import LetterStore
 from signoff.engine.poison import PARTS, Failure, isolate, last_line
 from signoff.engine.tasks import TaskWatch
 from signoff.engine.waiting import patient_steps
+from signoff.intake.holding import Holding
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import Outcome, RowOutcome, RowRef
@@ -29,6 +31,7 @@ from signoff.log.spark import read_range
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import OnFailure, SourceConfig, TransformConfig
 from signoff.sinks.contract import BatchRef
+from signoff.transforms.contract import Transform
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +64,7 @@ class SourceQuery(ABC):
         self._error = ""
         """Why the last batch failed, if it did."""
         self._tidied = 0
+        self.holding = Holding(source, logger)
         # A session of its own, as Spark gives to a stream: settings made for one batch are no other's.
         self.spark = SparkSession(shared.spark.sparkContext, shared.spark._jsparkSession.cloneSession())
         reachable = graph.downstream(source)
@@ -73,6 +77,7 @@ class SourceQuery(ABC):
             sinks={name: entry for name, entry in shared.sinks.items() if name in reachable},
             policies=stage_policies(graph, source),
             steps=patient_steps(graph),
+            departures=Departures(source, drop_reasons(graph)),
             fail_fast=config.on_refusal == "fail_fast",
             ledger=shared.ledger,
             letters=self._letters,
@@ -94,6 +99,10 @@ class SourceQuery(ABC):
         """End it, also in the middle of a batch."""
 
     @abstractmethod
+    def why_held(self) -> str:
+        """Why new batches do not begin although events wait; '' when they do."""
+
+    @abstractmethod
     def finished_upto(self) -> int:
         """Nobody will read again what is below."""
 
@@ -102,6 +111,7 @@ class SourceQuery(ABC):
 
         Not left to the next batch: a log that is full takes nothing new, and none would come.
         """
+        self.runner.departures.say()
         done = self.finished_upto()
         spare = self.config.remembered_events
         if done > self._tidied or spare:  # with spare events it also depends on the size of the log
@@ -121,7 +131,14 @@ class SourceQuery(ABC):
         return self._compile(self._range(start, end, others), sinks)
 
     def _compile(self, rows: DataFrame, sinks: set[str] | None = None, *, streaming: bool = False) -> Plan:
-        plan = compile_source(self.shared.graph, self.source, rows, streaming=streaming, sinks=sinks)
+        plan = compile_source(
+            self.shared.graph,
+            self.source,
+            rows,
+            streaming=streaming,
+            sinks=sinks,
+            counts=sinks is None and not streaming,
+        )
         assert plan is not None
         return plan
 
@@ -167,6 +184,12 @@ class SourceQuery(ABC):
         ]
         self._letters.store(outcomes, self.shared.control)
         exclude(self.log_directory, culprits)
+
+
+def drop_reasons(graph: Graph) -> dict[str, str]:
+    """Why rows end at a step without an error, by the step's name."""
+    configs = {name: node.config for name, node in graph.transforms.items()}
+    return {name: config.drops for name, config in configs.items() if isinstance(config, Transform)}
 
 
 def stage_policies(graph: Graph, source: str) -> dict[str, OnFailure]:

@@ -48,6 +48,7 @@ class RangeQuery(SourceQuery):
         self._group = f"signoff {shared.graph.name}/{source}"
         self._see_spark_at = 0.0
         self._parking = Parking(self.runner)
+        self._taken_upto = 0
 
     def start(self) -> None:
         self.stop()  # one of its threads may go on where the other has failed
@@ -101,6 +102,11 @@ class RangeQuery(SourceQuery):
     def finished_upto(self) -> int:
         return self.shared.ledger.needed_from(self.source)
 
+    def why_held(self) -> str:
+        waits = self.log.head() - self._taken_upto
+        reason = self._parking.why_held() if waits > 0 and not self._halt.is_set() else ""
+        return f"{reason}; {waits} events wait in the log" if reason else ""
+
     def _see_spark(self) -> None:
         """Ask Spark something: while there is nothing to do nobody else would notice that it is gone."""
         if self.spark.sparkContext._jsc.sc().isStopped():
@@ -128,7 +134,7 @@ class RangeQuery(SourceQuery):
     def _take_new(self, halt: threading.Event) -> None:
         start, most = self.shared.ledger.books(self.source).next, self.config.max_events_per_batch
         began = grew = 0.0
-        seen = start
+        seen = self._taken_upto = start
         while not halt.is_set():
             end, now = min(self.log.end_after(start), start + most), time.monotonic()
             seen, grew = (end, now) if end > seen else (seen, grew)
@@ -138,6 +144,7 @@ class RangeQuery(SourceQuery):
                 continue
             began = now
             end = self.log.within(start, end, self.config.max_bytes_per_batch)
+            self._taken_upto = end
             self._parking.take(BatchRef(self.source, start, end))
             start = end
 

@@ -29,6 +29,8 @@ class Kind(StrEnum):
     """`name` is a transform that failed for this row, but may not next time; `text` says why."""
     DROPPED = "dropped"
     """`name` is a transform that dropped this row on purpose; `text` says why."""
+    ENDED = "ended"
+    """`name` is a transform at which `number` rows of the pass ended; the driver adds it."""
 
 
 RESULT_SCHEMA = pa.schema(

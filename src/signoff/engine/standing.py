@@ -7,6 +7,7 @@ a plan of its own.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,10 +17,14 @@ from pyspark.sql import DataFrame
 
 from signoff.engine.compile import ErrorPlan, Plan
 from signoff.engine.delivery import Pass, SinkTask
+from signoff.engine.ended import ended
 from signoff.engine.receipts import receipts_directory
 from signoff.engine.result import RESULT_DDL
 from signoff.log.spark import RangeReader, told_range
 from signoff.sinks.contract import BatchRef
+
+_Key = tuple[int, frozenset[str], bool]
+"""Number of tasks, sinks, and whether what the steps fail on is said."""
 
 Compile = Callable[[DataFrame, set[str] | None], Plan]
 """Compile a source's plan over rows, for some sinks or all."""
@@ -39,19 +44,33 @@ class StandingPass:
     ) -> None:
         self._source, self._sinks = source, frozenset(sinks)
         self._reader, self._compile, self._tasks, self._state = reader, compile_rows, tasks, state
-        self._planned: dict[tuple[int, frozenset[str], bool], DataFrame] = {}
+        self._planned: dict[_Key, list[DataFrame]] = {}
+        """Plans that no job is using. The counts of a plan are those of its last job: one at a time."""
+        self._choosing = threading.Lock()
 
     def prepare(self) -> None:
         """Plan the pass to all sinks. Raises PipelineError where Spark does not accept an expression."""
-        self._planned.setdefault((1, self._sinks, True), self._plan(1, self._sinks, with_errors=True))
+        key = (1, self._sinks, True)
+        self._planned[key] = [self._plan(*key)]
 
-    def run(self, batch: BatchRef, sinks: Mapping[str, int | None], with_errors: bool) -> pa.Table:
-        """Hand the rows of a batch to some sinks. `sinks`: how often each was asked before; None: is held."""
+    def run(
+        self, batch: BatchRef, sinks: Mapping[str, int | None], with_errors: bool
+    ) -> tuple[pa.Table, dict[str, int]]:
+        """Hand the rows of a batch to some sinks. `sinks`: how often each was asked before; None: is held.
+
+        Returns the results, and with errors how many rows ended at which step.
+        """
         tasks = self._reader.tell(batch.start, batch.end, dict(sinks))
         key = (tasks, frozenset(sinks), with_errors)
-        if key not in self._planned:
-            self._planned[key] = self._plan(*key)
-        return self._planned[key].toArrow()
+        with self._choosing:
+            idle = self._planned.setdefault(key, [])
+            df = idle.pop() if idle else None
+        df = self._plan(*key) if df is None else df
+        try:
+            results = df.toArrow()
+            return results, ended(df) if with_errors else {}
+        finally:
+            idle.append(df)
 
     def _plan(self, tasks: int, sinks: frozenset[str], with_errors: bool) -> DataFrame:
         # What the steps fail on is said for all sinks at once, also for those that are not asked now.

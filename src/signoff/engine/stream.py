@@ -81,6 +81,10 @@ class StreamQuery(SourceQuery):
         if self._query is not None:
             self._query.stop()
 
+    def why_held(self) -> str:
+        owing = self.runner.waits_for
+        return f"a batch waits for {', '.join(owing)}" if owing else ""
+
     def finished_upto(self) -> int:
         return min(self.checkpoint.committed(), self.shared.ledger.needed_from(self.source))
 

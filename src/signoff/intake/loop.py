@@ -10,6 +10,7 @@ no room nothing is received, at most one received batch waits in memory, and set
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import time
 from collections import deque
@@ -20,11 +21,14 @@ from pyroaring import BitMap64
 
 from signoff.errors import LogError, StateError
 from signoff.intake.control import Control
+from signoff.intake.holding import Holding
 from signoff.intake.status import IntakeState, Status, StatusFile
 from signoff.ledger import Follower
 from signoff.log import LogWriter
 from signoff.pipeline.secrets import redact
 from signoff.sources.contract import EndOfSource, Settlement, Source
+
+logger = logging.getLogger(__name__)
 
 MAX_EVENTS = 50_000
 """Most events asked of a source at a time."""
@@ -57,6 +61,7 @@ class Intake:
         self._untold: deque[Settlement] = deque()
         self._told_upto = 0
         self._expire_at = 0.0
+        self._holding = Holding(status.source, logger)
         if follower is None and log.next_sequence:
             # What a crash may have left between the log and the source; telling twice does no harm.
             self._untold.append(_acknowledged(0, log.next_sequence))
@@ -206,12 +211,19 @@ class Intake:
 
     def _report(self, *, last_word: bool = False) -> None:
         log = self._log
+        receives = self._state in ("receiving", "held") and not last_word
+        self._holding.look(redact(self._held_because or self._source.limit()) if receives else "")
+        if last_word:
+            self._holding.end()
+        held = self._holding.held
         done = self._state in ("ended", "stopped") and self._waiting is None and not self._untold
         self._status.report(
             Status(
                 pid=os.getpid(),
                 state=self._state,
                 reason=redact(self._held_because or self._untold_because or self._source.trouble()),
+                held_because=held.reason if held else "",
+                held_since=held.since if held else None,
                 next_sequence=log.next_sequence,
                 durable_sequence=log.durable_sequence,
                 settled_sequence=self._told_upto,

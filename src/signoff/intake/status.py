@@ -31,6 +31,10 @@ class Status:
     state: IntakeState
     reason: str = ""
     """Why it is held or failed, or why the source cannot be told at the moment."""
+    held_because: str = ""
+    """Why the source is held back, when that lasts: no room, or too many events that are not settled."""
+    held_since: float | None = None
+    """Seconds since the epoch."""
     next_sequence: int = 0
     """Events received so far: the sequence number of the next one."""
     durable_sequence: int = 0
@@ -59,6 +63,7 @@ class StatusFile:
     """Writes the status; a full disk is no reason to stop, so failures are passed over."""
 
     def __init__(self, directory: Path) -> None:
+        self.source = directory.name
         self._path = status_path(directory)
         self._last: Status | None = None
         self._written = 0.0
@@ -71,12 +76,8 @@ class StatusFile:
         urgent = (
             last_word
             or last is None
-            or (last.state, last.reason, last.drained)
-            != (
-                status.state,
-                status.reason,
-                status.drained,
-            )
+            or (last.state, last.reason, last.drained, last.held_since)
+            != (status.state, status.reason, status.drained, status.held_since)
         )
         if urgent or now - self._written >= EVERY_S:
             self._write(status)

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyroaring import BitMap64
 
 from signoff.errors import StateError
+from signoff.ledger import departures
 from signoff.ledger.outcome import FINAL, BatchRange, BatchState, Outcome, RowOutcome, RowRef, SinkState, Wait
 from signoff.ledger.sequences import describe, from_bytes, from_range, to_bytes
 from signoff.ledger.sink_rows import load_sinks, save_sinks
@@ -44,6 +45,7 @@ class Attempt:
     sinks: Mapping[str, SinkState]
     owed: BitMap64
     rows: Mapping[str, int]
+    filtered: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
 
 def state(db: sqlite3.Connection, source: str, start: int, end: int) -> BatchState | None:
@@ -117,6 +119,7 @@ def record(db: sqlite3.Connection, source: str, start: int, end: int, attempt: A
     _count_ignored(db, source, len(late) + len(attempt.outcomes) - len(accepted))
     if not before:
         return
+    departures.count(db, source, start, end, accepted, attempt.filtered)
     _save_outcomes(db, source, start, end, accepted)
     _settle(db, row, attempt.delivered, before & attempt.owed, now)
     save_sinks(db, source, start, attempt.sinks)

@@ -21,7 +21,8 @@ from pathlib import Path
 
 from pyroaring import BitMap64
 
-from signoff.ledger import batches, folding, resolution, settlement
+from signoff.ledger import batches, departures, folding, resolution, settlement
+from signoff.ledger.departures import Departure
 from signoff.ledger.outcome import (
     FINAL,
     Account,
@@ -131,15 +132,17 @@ class Ledger:
         sinks: Mapping[str, SinkState],
         owed: BitMap64,
         rows: Mapping[str, int] | None = None,
+        filtered: Mapping[str, tuple[int, str]] | None = None,
     ) -> BatchState:
         """Record one attempt at a batch. May be repeated; dead letters must be stored before.
 
         `delivered`: origins of which this attempt delivered a row. `outcomes`: the exceptions.
         `owed`: origins that are not settled after it; all others are. `rows`: rows each sink took in
-        this attempt. An origin in none of the sets was dropped.
+        this attempt. An origin in none of the sets was dropped. `filtered`: by stage how many rows it left
+        out, and in a word why; added to the totals, so it is told with the first attempt only.
         """
         with self._store.write() as db:
-            attempt = batches.Attempt(delivered, outcomes, sinks, owed, rows or {})
+            attempt = batches.Attempt(delivered, outcomes, sinks, owed, rows or {}, filtered or {})
             batches.record(db, source, start, end, attempt, self._now())
             folding.fold(db, source, self._keep)
             state = batches.state(db, source, start, end)
@@ -269,6 +272,11 @@ class Ledger:
                 seen, rows=seen.rows + row["rows"], error=seen.error or row["error"]
             )
         return totals
+
+    def departures(self) -> list[Departure]:
+        """Where rows left the pipeline undelivered, and why, over all batches."""
+        with self._store.read() as db:
+            return departures.read(db)
 
     # -- dead letters and explain -----------------------------------------------------------------
 

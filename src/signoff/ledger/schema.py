@@ -11,6 +11,8 @@ exceptions  rows that were not simply delivered or filtered, and expired origins
             folded prefix only some are kept (see `folding`); `also_delivered` keeps the one bit of the
             folded bitmap that matters for them. `transient`: the last retry failed, and a later one may not.
 sinks       rows written and the last failure, for `signoff status`.
+departures  running totals of the rows that left the pipeline undelivered, by stage, outcome and reason (see
+            the module of that name).
 clock       number of the last change to anyone's settlement; the intake asks for what is newer.
 
 Invariant, true after every transaction, for every source:
@@ -22,8 +24,12 @@ from __future__ import annotations
 
 from signoff.ledger.outcome import FINAL
 
-VERSION = 3
+VERSION = 4
 
+_DEPARTURES = """CREATE TABLE departures (
+    source TEXT NOT NULL, stage TEXT NOT NULL, outcome TEXT NOT NULL, reason TEXT NOT NULL,
+    rows INTEGER NOT NULL, PRIMARY KEY (source, stage, outcome, reason)
+) WITHOUT ROWID"""
 _COUNTS = ", ".join(f"{outcome} INTEGER NOT NULL DEFAULT 0" for outcome in FINAL)
 
 SCHEMA = f"""
@@ -57,11 +63,13 @@ CREATE TABLE sinks (
     sink TEXT NOT NULL, source TEXT NOT NULL, rows INTEGER NOT NULL DEFAULT 0,
     error TEXT NOT NULL DEFAULT '', since REAL,
     PRIMARY KEY (sink, source)
-) WITHOUT ROWID
+) WITHOUT ROWID;
+{_DEPARTURES}
 """
 
 UPGRADES = {
     1: "ALTER TABLE exceptions ADD COLUMN transient INTEGER NOT NULL DEFAULT 0",
     2: "ALTER TABLE batch_sinks ADD COLUMN handed BLOB",
+    3: _DEPARTURES,
 }
 """By the format it is for: the statement that makes the next one of it."""

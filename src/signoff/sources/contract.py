@@ -134,6 +134,13 @@ class Source(ABC):
         """Why nothing can be received or told at the moment, for the status; '' when all is well."""
         return ""
 
+    def limit(self) -> str:
+        """Why nothing more comes before something is settled, though there may be more; '' when it may come.
+
+        For the status; called after every step of the intake.
+        """
+        return ""
+
     def expire(self) -> Mapping[int, str]:
         """Origins whose time is up (sequence to reason); called about ten times a second.
 

@@ -145,7 +145,9 @@ class Link:
             _declare(channel, config)
         # A consumer may have 65,535 messages at most; several of one channel share a queue without harm.
         consumers = 1 if config.exclusive else -(-config.prefetch // _MOST_PER_CONSUMER)
-        channel.basic_qos(prefetch_count=min(config.prefetch // consumers, _MOST_PER_CONSUMER))
+        each = min(config.prefetch // consumers, _MOST_PER_CONSUMER)
+        self.most_unacknowledged = each * consumers * len(config.queues)
+        channel.basic_qos(prefetch_count=each)
         channel.add_on_cancel_callback(self._on_cancel)
         stream: Any = self._connection._impl
         number = channel.channel_number

@@ -135,6 +135,12 @@ class RabbitmqSource(Source):
     def trouble(self) -> str:
         return self._trouble
 
+    def limit(self) -> str:
+        owed = self._deliveries.owed
+        if self._link is None or owed < self._link.most_unacknowledged:
+            return ""
+        return f"{owed} messages are unacknowledged, more are not delivered (prefetch)"
+
     def stop(self) -> None:
         self._over = True
         try:

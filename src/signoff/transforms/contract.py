@@ -34,6 +34,9 @@ class Transform(TransformConfig):
     stateful: ClassVar[bool] = False
     """Keeps state in Spark between batches: the query must run each batch whole, once."""
 
+    drops: ClassVar[str] = ""
+    """Why a row ends at this step, if one can without an error; such rows are counted by step."""
+
     @property
     def streams(self) -> bool:
         """Must be part of a streaming query; else each batch may be a job of its own."""

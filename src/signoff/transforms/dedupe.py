@@ -19,6 +19,7 @@ from signoff.transforms.frame import RECEIVED_AT, View, begin_again
 class DedupeConfig(Transform):
     summary: ClassVar[str] = "Drop events whose keys were seen before, within a time bound."
     stateful: ClassVar[bool] = True
+    drops: ClassVar[str] = "seen before"
     type: Literal["dedupe"] = "dedupe"
     keys: Names = Field(min_length=1)
     """Columns that together make two events the same."""

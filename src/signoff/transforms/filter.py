@@ -13,10 +13,12 @@ from signoff.transforms.frame import View
 
 class FilterConfig(Transform):
     summary: ClassVar[str] = "Keep the events for which a Spark SQL condition is true; drop the others."
+    drops: ClassVar[str] = "the condition does not hold"
     type: Literal["filter"] = "filter"
     where: str
     """Spark SQL condition over the input's columns. Null counts as false."""
 
     def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
-        alive = view.frame.compute(view, {f"{step.name}_alive": F.expr(self.where)})
-        return {None: View(view.frame, alive[f"{step.name}_alive"], view.columns)}
+        alive = view.frame.compute(view, {f"{step.name}_alive": F.expr(self.where)})[f"{step.name}_alive"]
+        view.frame.note_ends(step.name, view, [alive])
+        return {None: View(view.frame, alive, view.columns)}

@@ -22,7 +22,7 @@ the batch, which costs memory and a copy.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame
@@ -77,6 +77,8 @@ class Frame:
     """Rows of one origin may sit in several partitions, in any order."""
     childless: bool = False
     """Each row is an event as it came: `_child` is empty everywhere, and need not be looked at."""
+    ends: list[tuple[str, str]] | None = None
+    """Steps, and the boolean column that says of a row that it has ended there; None: nobody counts them."""
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """Shared by the frames of one plan, so that no two physical columns have the same name."""
 
@@ -103,6 +105,20 @@ class Frame:
         )
         return names
 
+    def note_ends(self, stage: str, before: View, outputs: Iterable[str]) -> None:
+        """A step leaves rows out: those alive before it, and in none of its outputs' alive columns."""
+        if self.ends is not None:
+            ended = F.col(before.alive)
+            for name in outputs:
+                ended = ended & ~F.coalesce(F.col(name), F.lit(False))
+            self._add_end(stage, ended)
+
+    def _add_end(self, stage: str, ended: Column) -> None:
+        assert self.ends is not None
+        name = self.fresh("ended")
+        self.df = self.df.withColumn(name, F.coalesce(ended, F.lit(False)))
+        self.ends.append((stage, name))
+
     def add_error(
         self,
         stage: str,
@@ -118,8 +134,9 @@ class Frame:
         """Replace each row alive at `view` by the elements of an array, keeping the row itself for others.
 
         `children` (in the view's scope) is an array of structs `(child STRING, value <any>)`; a null
-        `child` keeps the parent's own. The row itself stays while another path still reads it or it
-        carries an error; in the new rows all that was alive before is not.
+        `child` keeps the parent's own. The row itself stays while another path still reads it, it
+        carries an error, or it has ended and is to be counted; in the new rows all that was alive
+        before is not.
 
         Returns the physical names of: alive (true in the new rows) and the value.
         """
@@ -134,8 +151,15 @@ class Frame:
             needed = needed | F.coalesce(F.col(name), F.lit(False))
         for name in reasons:
             needed = needed | F.col(name).isNotNull()
+        ended = [name for _, name in self.ends or ()]
+        for name in ended:
+            needed = needed | F.coalesce(F.col(name), F.lit(False))
         scoped = self.scoped(view).select(*before, F.when(F.col(view.alive), children).alias("__children"))
         kind = scoped.schema["__children"].dataType
+        if self.ends is not None:
+            nothing = F.col(view.alive) & (F.coalesce(F.size("__children"), F.lit(0)) <= 0)
+            scoped = scoped.withColumn("__nothing", F.coalesce(nothing, F.lit(False)))
+            needed = needed | F.col("__nothing")
         value_type = kind.elementType["value"].dataType
         of_child = F.transform(
             F.coalesce(F.col("__children"), F.array().cast(kind)),
@@ -154,12 +178,15 @@ class Frame:
         wide = scoped.withColumn("__row", F.explode(rows))
         kept = []
         for name in before:
-            if name in flags or name in reasons:
+            if name in flags or name in reasons or name in ended:
                 kept.append(F.when(F.col("__row.base"), F.col(name)).alias(name))
             elif name == CHILD:
                 kept.append(_join_child(F.col(CHILD), F.col("__row.child")).alias(CHILD))
             else:
                 kept.append(F.col(name))
+        if self.ends is not None:
+            self.ends.append((element, self.fresh("ended")))
+            kept.append(F.when(F.col("__row.base"), F.col("__nothing")).alias(self.ends[-1][1]))
         self.df = wide.select(
             *kept,
             (~F.col("__row.base")).alias(alive),
@@ -221,9 +248,14 @@ def unified(schemas: Mapping[str, Mapping[str, DataType]]) -> dict[str, DataType
     return columns
 
 
-def begin(df: DataFrame, columns: Sequence[str], stage: str, policy: OnFailure) -> tuple[Frame, View]:
-    """A frame over what a source gives: `df` has the lineage columns, `error`, and `columns`."""
-    frame = Frame(df, childless=True)
+def begin(
+    df: DataFrame, columns: Sequence[str], stage: str, policy: OnFailure, *, counts: bool = False
+) -> tuple[Frame, View]:
+    """A frame over what a source gives: `df` has the lineage columns, `error`, and `columns`.
+
+    With `counts` it is noted of each row at which step it has ended (see `Frame.ends`).
+    """
+    frame = Frame(df, childless=True, ends=[] if counts else None)
     alive, error = frame.fresh("alive"), frame.fresh("error")
     names = {name: frame.fresh(name) for name in columns}
     frame.df = df.select(

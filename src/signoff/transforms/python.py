@@ -32,6 +32,7 @@ from signoff.transforms.parse_json import parse_schema
 
 class PythonConfig(Transform):
     summary: ClassVar[str] = "Run a function of yours: on the DataFrame, or on each event."
+    drops: ClassVar[str] = "the function returned nothing"
     type: Literal["python"] = "python"
     function: str | Callable[..., Any]
     """`module:function`, found next to the pipeline file or on the Python path."""

@@ -21,6 +21,7 @@ NO_MATCH = "no condition of the route holds"
 
 class RouteConfig(Transform):
     summary: ClassVar[str] = "Send events to named outputs by condition; several may match."
+    drops: ClassVar[str] = "no condition of the route holds"
     type: Literal["route"] = "route"
     routes: dict[Annotated[str, Field(pattern=NAME_PATTERN)], str] = Field(min_length=1)
     """Output name to Spark SQL condition. Read an output as `input: <this node>.<output>`."""
@@ -39,7 +40,9 @@ class RouteConfig(Transform):
         views: dict[str | None, View] = {
             output: View(frame, alive[output], view.columns) for output in self.routes
         }
-        if self.no_match != "drop":
+        if self.no_match == "drop":
+            frame.note_ends(step.name, view, alive.values())
+        else:
             matched = F.lit(False)
             for name in alive.values():
                 matched = matched | F.col(name)

@@ -16,6 +16,7 @@ _BUCKETS = 1_000_000
 
 class SampleConfig(Transform):
     summary: ClassVar[str] = "Keep a share of the events; drop the others."
+    drops: ClassVar[str] = "not in the sample"
     type: Literal["sample"] = "sample"
     fraction: float = Field(ge=0, le=1)
     """Share of the events to keep, between 0 and 1."""
@@ -28,5 +29,7 @@ class SampleConfig(Transform):
         # A hash of the lineage, not rand(): a replayed batch must keep what it kept before.
         parts = [F.expr(self.key)] if self.key else [F.col(SEQUENCE), F.col(CHILD)]
         bucket = F.pmod(F.xxhash64(F.lit(self.seed), *parts), F.lit(_BUCKETS))
-        alive = view.frame.compute(view, {"alive": bucket < F.lit(round(self.fraction * _BUCKETS))})
-        return {None: View(view.frame, alive["alive"], view.columns)}
+        kept = bucket < F.lit(round(self.fraction * _BUCKETS))
+        alive = view.frame.compute(view, {"alive": kept})["alive"]
+        view.frame.note_ends(step.name, view, [alive])
+        return {None: View(view.frame, alive, view.columns)}

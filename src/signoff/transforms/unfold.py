@@ -19,6 +19,7 @@ from signoff.transforms.frame import View
 
 class UnfoldConfig(Transform):
     summary: ClassVar[str] = "Turn an event with an array into one event per element."
+    drops: ClassVar[str] = "nothing to unfold"
     type: Literal["unfold"] = "unfold"
     column: str
     """Spark SQL expression of the array, usually a column's name."""

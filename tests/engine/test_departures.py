@@ -1,0 +1,76 @@
+"""What the log of a run says of rows that leave the pipeline: seldom, with a count and a sample."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import pytest
+
+from signoff.engine.departures import Departures, of_counts
+from signoff.ledger.outcome import Outcome, RowOutcome, RowRef
+
+
+@dataclass
+class Clock:
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def departures(clock: Clock, caplog: pytest.LogCaptureFixture) -> Departures:
+    caplog.set_level(logging.INFO)
+    return Departures("incoming", {"chosen": "the condition does not hold"}, clock)
+
+
+def dropped(sequence: int) -> RowOutcome:
+    return RowOutcome(RowRef(sequence), "parsed", Outcome.DROPPED, "no JSON")
+
+
+def test_the_first_is_said_at_once_with_its_id(departures, caplog):
+    departures.add([dropped(17)], {})
+    assert caplog.messages == ['incoming: 1 row dropped at "parsed" (incoming/17: no JSON)']
+
+
+def test_the_next_ten_seconds_are_one_line(departures, clock, caplog):
+    for number in range(100):
+        departures.add([dropped(number)], {"chosen": (5, "the condition does not hold")})
+        clock.now += 0.0625
+    assert len(caplog.messages) == 2, "one of each step"
+    clock.now += 10
+    departures.say()
+    assert len(caplog.messages) == 4
+    assert 'incoming: 99 rows dropped at "parsed" (incoming/1: no JSON)' in caplog.messages
+    assert 'incoming: 495 rows left out at "chosen" (the condition does not hold)' in caplog.messages
+    clock.now += 100
+    departures.say()
+    assert len(caplog.messages) == 4, "nothing new, nothing said"
+
+
+def test_at_the_end_everything_is_said(departures, caplog):
+    departures.add([dropped(1)], {})
+    departures.add([dropped(2)], {})
+    departures.say(everything=True)
+    assert caplog.messages[-1] == 'incoming: 1 row dropped at "parsed" (incoming/2: no JSON)'
+
+
+def test_a_filter_is_no_warning_and_a_dead_letter_is(departures, caplog):
+    departures.add([RowOutcome(RowRef(1), "parsed", Outcome.DEAD_LETTERED, "x")], {"chosen": (1, "y")})
+    assert {record.levelname for record in caplog.records} == {"INFO", "WARNING"}
+
+
+def test_rows_that_failed_and_are_tried_again_are_not_named(departures, caplog):
+    departures.add([RowOutcome(RowRef(1), "table", Outcome.FAILED, "down")], {})
+    assert caplog.messages == []
+
+
+def test_what_spark_counted_is_told_to_the_ledger_with_the_reason_of_the_step(departures):
+    found = departures.filtered(of_counts({"chosen": 7}))
+    assert found == {"chosen": (7, "the condition does not hold")}
