@@ -96,6 +96,7 @@ def test_the_number_of_reasons_is_bounded_and_the_rest_is_counted_as_other(ledge
         ("no number: 'x17'", 'no number: "…"'),
         ("HTTP 503 from host7.example.org", "HTTP # from #"),
         ("ValueError: `abc`\n  twice", 'ValueError: "…" twice'),
+        ("line 1, column 22 (char 21)", "line #, column # (char #)"),
         ("plain words", "plain words"),
         ("é" * 500, "é" * 119 + "…"),
         ('half "open', 'half "open'),

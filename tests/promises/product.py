@@ -275,7 +275,10 @@ class Product:
 
     def status(self) -> dict[str, Any]:
         """`signoff status --json`."""
-        found: dict[str, Any] = json.loads(self.command("status", str(self.file), "--json").output)
+        # Not the whole output: what a run in this process logs meanwhile goes there, too.
+        found: dict[str, Any] = json.loads(
+            CliRunner().invoke(app, ["status", str(self.file), "--json"]).stdout
+        )
         return found
 
     # -- what it says, faster

@@ -129,7 +129,7 @@ def test_it_is_said_that_no_batch_begins_while_no_sink_takes_any(inline, webhook
     webhook.up()
     running.wait_for(lambda: product.told_upto() == 20)
     running.wait_for(lambda: '"incoming" is no longer held back' in running.output)
-    assert not product.status()["sources"]["incoming"]["held_back"]
+    running.wait_for(lambda: not product.status()["sources"]["incoming"]["held_back"])
     running.terminate()
 
 

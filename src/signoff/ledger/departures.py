@@ -25,7 +25,7 @@ MOST_REASONS = 20
 OTHER = "other"
 _LONGEST = 120
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'|`[^`]*`")
-_NUMBERED = re.compile(r"[^\s\"…]*\d[^\s\"…]*")
+_NUMBERED = re.compile(r"[\w.:/+-]*\d[\w.:/+-]*")
 _COUNTED = frozenset({Outcome.DEAD_LETTERED, Outcome.REFUSED, Outcome.DROPPED})
 
 Key = tuple[str, str, str]
