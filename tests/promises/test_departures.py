@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from signoff.errors import StateError
+from signoff.ledger.ledger import Ledger
 from tests.promises.product import FILES, PARSE, SOON, Inline, Product
 from tests.servers import WebhookServer
 
@@ -90,3 +92,27 @@ def test_a_batch_that_is_tried_again_is_counted_once(inline: Make, webhook: Webh
         ("incoming", "dead_lettered"): 1,
     }
     assert len(product.rows()) == 13 and len(set(webhook.accepted_ids)) == 13
+
+
+def test_a_batch_that_was_done_but_not_recorded_is_counted_once(
+    inline: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a kill between the pass and the ledger: the same range is done again."""
+    product = inline(
+        sources={"incoming": FILES},
+        transforms={"parsed": PARSE, "small": step("filter", "parsed", where="n < 15")},
+        sinks={"out": step("files", "small", path="out")},
+    )
+    product.put("a.jsonl", [{"n": n} for n in range(20)])
+    record, lost = Ledger.record, []
+
+    def loses_the_first(self: Ledger, *args: Any, **fields: Any) -> Any:
+        if not lost:
+            lost.append(fields["filtered"])
+            raise StateError("the disk is gone for a moment")
+        return record(self, *args, **fields)
+
+    monkeypatch.setattr(Ledger, "record", loses_the_first)
+    assert product.run_once().code == 0
+    assert lost == [{"small": (5, "the condition does not hold")}]
+    assert left_at(product) == {("small", "dropped"): 5} and len(product.rows()) == 15
