@@ -11,6 +11,7 @@ SignoffError
  ├─ SinkError          a sink did not take what it was given
  │   ├─ TransientError trying again may help (a lost connection, 503, a locked database)
  │   └─ PermanentError trying again cannot help (a wrong type, 400, no such table)
+ │       └─ Discarded  the rows of a batch were dropped, as the sink is configured to
  └─ EngineError        Spark could not run the plan
 """
 
@@ -83,6 +84,10 @@ class TransientError(SinkError):
 
 class PermanentError(SinkError):
     """Trying again cannot help."""
+
+
+class Discarded(PermanentError):
+    """The rows of a batch are dropped: that is what the sink is configured to do with them."""
 
 
 class EngineError(SignoffError):

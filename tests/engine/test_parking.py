@@ -49,7 +49,12 @@ class Runner:
         return self.states.setdefault(batch.start, fresh)
 
     def owing(self, known: BatchState) -> dict[str, SinkState]:
-        return {name: state for name, state in known.sinks.items() if not state.done}
+        return {name: state for name, state in known.sinks.items() if state.to_ask}
+
+    ordered: frozenset[str] = frozenset()
+
+    def waits_elsewhere(self, known: BatchState) -> bool:
+        return not self.owing(known) and any(state.handed for state in known.sinks.values())
 
     def round(
         self, batch: BatchRef, plan: None, known: BatchState, asked: Mapping[str, SinkState]

@@ -71,6 +71,7 @@ def test_audit_prints_the_account_as_json(filled: Path) -> None:
                 "in_flight": 3,
             }
         },
+        "buffers": {},
         "balanced": True,
     }  # fmt: skip
 

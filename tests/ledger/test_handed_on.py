@@ -22,7 +22,7 @@ def release(
     delivered: Iterable[int] = (),
     outcomes: Iterable[RowOutcome] = (),
 ) -> SinkState | None:
-    answer = Answer(BitMap64(still), BitMap64(delivered), list(outcomes))
+    answer = Answer(BitMap64(range(4)), BitMap64(still), BitMap64(delivered), list(outcomes))
     return ledger.release("incoming", 0, 4, "table", answer)
 
 

@@ -60,3 +60,17 @@ def real(tmp_path: Path) -> Iterator[Callable[..., Product]]:
 def postgres() -> Iterator[PostgresServer]:
     with private_postgres() as server:
         yield server
+
+
+@pytest.fixture
+def real_pair(tmp_path: Path) -> Iterator[Callable[..., tuple[Product, Product]]]:
+    """Make two `Product`s side by side: real processes all the way."""
+    made: list[Product] = []
+
+    def make(*pipelines: dict[str, Any]) -> tuple[Product, Product]:
+        made.extend(Product(tmp_path / str(nodes["name"]), **nodes) for nodes in pipelines)
+        return made[-2], made[-1]
+
+    yield make
+    for product in made:
+        product.close()

@@ -24,6 +24,7 @@ COMMANDS = {
     "audit": "signoff.cli.audit",
     "explain": "signoff.cli.explain",
     "dead-letters": "signoff.cli.dead_letters",
+    "buffers": "signoff.cli.buffers",
     "check": "signoff.cli.check",
     "graph": "signoff.cli.graph",
     "describe": "signoff.cli.describe",

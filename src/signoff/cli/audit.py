@@ -30,11 +30,14 @@ def command(file: PipelineFile, as_json: AsJson = False) -> None:
 
 def _print(report: Audit) -> None:
     names = list(report.total.as_dict())
-    rows = [[source, *account.as_dict().values()] for source, account in report.accounts.items()]
+    rows = [[source, *account.as_dict().values()] for source, account in report.sources.items()]
     if len(rows) > 1:
         rows.append(["all", *report.total.as_dict().values()])
     header = ["source", *(dash(name) for name in names)]
     typer.echo(table(header, rows, right=header[1:]))
+    if report.buffers:
+        rows = [[buffer, *account.as_dict().values()] for buffer, account in report.buffers.items()]
+        typer.echo(table(["rows of", *header[1:]], rows, right=header[1:]))
     for source, number in report.ignored.items():
         if number:
             typer.echo(f"{source}: {number} outcomes came for events settled already, and were ignored")

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from signoff.cli.reading import AsJson, PipelineFile, dash, load_for_reading, table, when
+from signoff.engine.buffers import read_buffers
 from signoff.ledger import DeadLetters, Ledger, RunLock
 from signoff.ledger.departures import Departure
 from signoff.log import LogReader
@@ -43,6 +44,7 @@ def read_status(graph: Graph) -> dict[str, Any]:
             },
             "sinks": {name: _sink(name, ledger) for name in graph.sinks},
             "left_at": [_departure(departure) for departure in ledger.departures()],
+            "buffers": {name: buffer.as_dict() for name, buffer in read_buffers(graph, ledger).items()},
             "dead_letters": letters.count(),
         }
 
@@ -118,6 +120,17 @@ def _print(found: dict[str, Any]) -> None:
         typer.echo(
             table(["left the pipeline at", "source", "outcome", "rows", "reason"], rows, right=["rows"])
         )
+    if found["buffers"]:
+        rows = [
+            [
+                name,
+                buffer["sink"] or "-",
+                buffer["waiting"],
+                "nobody takes these rows" if buffer["orphan"] else "",
+            ]
+            for name, buffer in found["buffers"].items()
+        ]
+        typer.echo(table(["buffer", "sink", "waiting", ""], rows, right=["waiting"]))
     if found["dead_letters"]:
         typer.echo(f"{found['dead_letters']} dead letters; signoff dead-letters list FILE shows them")
 

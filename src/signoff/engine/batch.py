@@ -49,7 +49,7 @@ from signoff.engine.waiting import (
     take_over,
     waiting_for,
 )
-from signoff.errors import SinkError
+from signoff.errors import Discarded, SinkError
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BatchState, Outcome, SinkState, Wait
 from signoff.ledger.sequences import from_bytes
@@ -131,6 +131,8 @@ class BatchRunner:
     isolate: Callable[[int, int], None]
     """Find the events a plan fails on, store them as dead letters, exclude them from reading.
     Raises PlanFailed if it is not the events."""
+    links: Mapping[str, bool] = field(default_factory=dict)
+    """Sinks that hand rows on to another log, and whether events wait for what becomes of them there."""
     halt: threading.Event = field(default_factory=threading.Event)
     """Set when the query ends: what fails then has been interrupted, and nobody is to blame."""
     waits_for: tuple[str, ...] = ()
@@ -171,7 +173,7 @@ class BatchRunner:
 
     def _until_settled(self, batch: BatchRef, plan: Plan | None, known: BatchState) -> None:
         due: dict[str, float] = {}
-        while not known.settled:
+        while not known.settled and not self.waits_elsewhere(known):
             asked = self._due_sinks(known, due)
             known = self.round(batch, plan, known, asked)
             self.waits_for = tuple(self.owing(known))
@@ -180,12 +182,21 @@ class BatchRunner:
                 plan = None  # later rounds read the few rows they need, not what the stream planned
 
     def owing(self, known: BatchState) -> dict[str, SinkState]:
-        """The sinks of the pipeline that have not finished a batch."""
+        """Those that are still to be given rows of a batch: sinks, and steps in front of them."""
         return {
             name: state
             for name, state in known.sinks.items()
-            if not state.done and (wait.sink if (wait := Wait.parse(name)) else name) in self.sinks
+            if state.to_ask and (wait.sink if (wait := Wait.parse(name)) else name) in self.sinks
         }
+
+    @property
+    def ordered(self) -> frozenset[str]:
+        """Sinks that get rows in order: none of a later batch before all of the earlier ones."""
+        return frozenset(name for name, entry in self.sinks.items() if entry.config.ordered_by)
+
+    def waits_elsewhere(self, known: BatchState) -> bool:
+        """Nobody is to be asked: all that is not settled was handed on, and is settled there."""
+        return not self.owing(known) and any(state.handed for state in known.sinks.values())
 
     def _due_sinks(self, known: BatchState, due: Mapping[str, float]) -> dict[str, SinkState]:
         """The sinks to ask now; waits when all that still owe have been asked a moment ago."""
@@ -271,6 +282,7 @@ class BatchRunner:
             lambda name, parts: self._commit(name, batch, parts),
             self._atomic,
             time.time(),
+            self.links,
         )
 
     def _record(
@@ -314,9 +326,8 @@ class BatchRunner:
             waiting = replace(state, error=WAITS, since=time.time())
             verdict.sinks[name] = waiting if held else SinkState(done=True)
             return
-        if name in self.sinks:
-            owed = known.owed if state.owed is None else BitMap64(row.sequence for row in state.owed)
-            verdict.owed |= owed
+        if name in self.sinks or state.handed:
+            verdict.owed |= state.owes(known.owed)
             return
         # Nobody can write to a sink that is gone from the pipeline, and nobody should wait for it.
         logger.warning(
@@ -418,6 +429,8 @@ class BatchRunner:
         try:
             with self._alone:
                 self.sinks[name].sink.commit(batch, parts)
+        except Discarded:
+            raise
         except SinkError as error:
             return redact(str(error))
         return None
@@ -473,6 +486,7 @@ def sink_task(
         attempts=state.attempts,
         only=only,
         covered=tuple(covered),
+        ordered_by=entry.config.ordered_by,
     )
 
 

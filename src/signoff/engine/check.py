@@ -12,15 +12,11 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from signoff.engine.compile import compile_source
+from signoff.engine.division import divide
+from signoff.engine.parts import graphs, no_events
 from signoff.engine.session import start_session
-from signoff.errors import Problem
+from signoff.errors import PipelineError, Problem
 from signoff.pipeline.graph import Graph
-from signoff.pipeline.model import SourceConfig
-
-_COLUMNS = (
-    "_sequence BIGINT, payload {payload}, headers MAP<STRING, STRING>, message_id STRING, "
-    "received_at TIMESTAMP, unit BIGINT, position BIGINT, error STRING"
-)
 
 
 def check(graph: Graph, spark: SparkSession | None = None) -> list[Problem]:
@@ -42,9 +38,12 @@ def check(graph: Graph, spark: SparkSession | None = None) -> list[Problem]:
 
 def _check(graph: Graph, spark: SparkSession) -> list[Problem]:
     problems: dict[Problem, None] = {}
-    for name, node in graph.sources.items():
-        assert isinstance(node.config, SourceConfig)
-        payload = "BINARY" if node.config.encoding == "binary" else "STRING"
-        empty = spark.createDataFrame([], _COLUMNS.format(payload=payload))
+    for name in graph.sources:
+        empty = no_events(graph, name, spark)
         compile_source(graph, name, empty, streaming=False, problem=lambda p: problems.setdefault(p))
+    if not problems:
+        try:
+            graphs(divide(graph), spark)
+        except PipelineError as error:
+            problems |= dict.fromkeys(error.problems)
     return sorted(problems, key=lambda problem: problem.line)

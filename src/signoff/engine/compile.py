@@ -52,6 +52,8 @@ class Delivery:
     """Appended to the rows' ids when several inputs of one source meet at the sink."""
     passed: frozenset[str] = frozenset()
     """The nodes in front of the sink that these rows may have come through."""
+    identity: str | None = None
+    """The plan's column with the ids that the source's events came with; None: they are its own."""
 
 
 @dataclass(frozen=True)
@@ -143,11 +145,14 @@ class _Compiler:
         self.views: dict[Port, View] = {}
         self.readers = Counter(port for node in self.nodes for port in node.inputs)
         self.stateful = False
+        self.identity: str | None = None
 
     def compile(self, df: DataFrame) -> Plan | None:
         policy: OnFailure = "dead_letter"
         _, view = begin(df, SOURCE_COLUMNS, self.source, policy, counts=self.counts)
         self.views[Port(self.source, None)] = view
+        if getattr(self.graph.nodes[self.source].config, "keeps_ids", False):
+            self.identity = view.columns["message_id"]
         sinks: dict[str, SinkPlan] = {}
         for node in self.nodes:
             try:
@@ -221,6 +226,7 @@ class _Compiler:
                 columns=tuple((column, view.columns.get(column)) for column in schema),
                 suffix=name if len(views) > 1 else "",
                 passed=self._passed(name.partition(".")[0]),
+                identity=self.identity if self.identity in view.frame.df.columns else None,
             )
             for name, view in views.items()
         )
@@ -253,6 +259,7 @@ class _Compiler:
             for _, physical in delivery.columns
             if physical
         }
+        needed |= {self.identity} if self.identity else set()
         reasons = {error.column for error in errors}
         lineage = (SEQUENCE,) if all(frame.childless for frame in frames.values()) else (SEQUENCE, CHILD)
         parts = []

@@ -23,13 +23,14 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from signoff.engine.compile import Delivery, ErrorPlan
+from signoff.engine.order import KeyOrder
 from signoff.engine.receipts import Receipt, read_receipts, write_receipt
 from signoff.engine.result import RESULT_SCHEMA, Kind, Result, RowArrays, pack_rows, to_batch
 from signoff.errors import PermanentError, SinkError, TransientError
 from signoff.ledger.sequences import from_numpy, to_bytes
 from signoff.pipeline.model import Retry
 from signoff.pipeline.secrets import redact
-from signoff.sinks.contract import EVENT_ID, BatchRef, Part, Sink, Writer
+from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Part, Sink, Writer
 from signoff.sinks.retry import deliver
 from signoff.transforms.answers import Answer, heard
 from signoff.transforms.frame import CHILD, SEQUENCE
@@ -60,6 +61,8 @@ class SinkTask:
     """Sequences (first, last) that a receipt from before a crash covers."""
     held: bool = False
     """Nothing is written: it is only found out which events have rows for this sink."""
+    ordered_by: tuple[str, ...] = ()
+    """Columns: rows in which they are the same are written in order."""
 
     def without(self, receipts: Sequence[Receipt]) -> SinkTask:
         """The task, less what these receipts cover."""
@@ -186,6 +189,10 @@ class _Rows:
     sequences: np.ndarray[tuple[int], np.dtype[np.int64]]
     children: pa.Array
 
+    def take(self, chosen: np.ndarray[tuple[int], np.dtype[np.int64]]) -> _Rows:
+        indices = pa.array(chosen)
+        return _Rows(self.table.take(indices), self.sequences[chosen], self.children.take(indices))
+
 
 @dataclass
 class _Server:
@@ -205,8 +212,10 @@ class _Server:
     _in_hand: _Rows | None = None
     _drained: bool = False
     _thread: threading.Thread = field(init=False)
+    _order: KeyOrder = field(init=False)
 
     def __post_init__(self) -> None:
+        self._order = KeyOrder(self.task.ordered_by)
         self._attempts = self.task.attempts
         name = f"sink-{self.task.name}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -220,7 +229,9 @@ class _Server:
             if chosen is not None and self.task.held:
                 self._held.append(lineage.sequences[chosen])
             elif chosen is not None:
-                self._queue.put(_rows(rows, lineage, delivery, self.task.schema, source, chosen))
+                with_origins = self.task.sink.wants_origins
+                schema = self.task.schema
+                self._queue.put(_rows(rows, lineage, delivery, schema, source, chosen, with_origins))
 
     def finish(self) -> None:
         self._queue.put(None)
@@ -310,6 +321,24 @@ class _Server:
 
     def _write(self, writer: Writer, rows: _Rows) -> bool:
         """Hand over rows; true when the sink seems to be down."""
+        if not self.task.ordered_by:
+            return self._hand_over(writer, rows)[0]
+        tried = np.zeros(len(rows.sequences), bool)
+        down = False
+        for chosen in self._order.rounds(rows.table):
+            some = rows.take(chosen)
+            down, left = self._hand_over(writer, some)
+            tried[chosen] = True
+            self._order.leave(some.table, left)
+            if down:
+                break
+        rest = rows.take(np.flatnonzero(~tried))
+        if len(rest.sequences):
+            self._left.append((rest.sequences, rest.children))
+        return down
+
+    def _hand_over(self, writer: Writer, rows: _Rows) -> tuple[bool, list[int]]:
+        """Whether the sink seems to be down, and the rows it may take later."""
         done = deliver(writer, rows.table, self.task.retry, attempts_before=self.task.attempts)
         taken = np.flatnonzero(done.taken)
         if len(taken):
@@ -320,13 +349,13 @@ class _Server:
             sequence, child = int(rows.sequences[refusal.index]), rows.children[refusal.index].as_py()
             self._refuse(sequence, child, refusal.reason)
         if not done.left:
-            return False
+            return False, []
         self._left.append((rows.sequences[done.left], rows.children.take(pa.array(done.left))))
         self._error = redact(done.error)
         self._attempts = max(self._attempts, done.attempts)
         # One row that fails says nothing of the others; none taken at all says the sink is down. After
         # the last try there is no next round to leave them to: they get their own tries now.
-        return not len(taken) and not done.refused and not done.exhausted
+        return not len(taken) and not done.refused and not done.exhausted, list(done.left)
 
     def _close(self, writer: Writer) -> None:
         if self.task.sink.atomic and self._left:
@@ -368,6 +397,7 @@ def _rows(
     schema: pa.Schema,
     source: str,
     chosen: np.ndarray[tuple[int], np.dtype[np.int64]],
+    with_origins: bool,
 ) -> _Rows:
     everything = len(chosen) == rows.num_rows
     indices = None if everything else pa.array(chosen)
@@ -375,7 +405,11 @@ def _rows(
     children = lineage.children if indices is None else lineage.children.take(indices)
     if delivery.suffix:
         children = pa.array([_joined(child, delivery.suffix) for child in children.to_pylist()], pa.string())
-    arrays = [event_ids(source, sequences, children)]
+    if delivery.identity is None:
+        arrays = [event_ids(source, sequences, children)]
+    else:
+        given = rows.column(delivery.identity)
+        arrays = [_made_ids(given if indices is None else given.take(indices), children)]
     for field_, (_, physical) in zip(schema, delivery.columns, strict=True):
         if physical is None:
             arrays.append(pa.nulls(len(chosen), field_.type))
@@ -383,6 +417,9 @@ def _rows(
             column = rows.column(physical)
             arrays.append(column if indices is None else column.take(indices))
     names = [EVENT_ID, *schema.names]
+    if with_origins:
+        names.append(ORIGIN)
+        arrays.append(pa.array(sequences, pa.int64()))
     return _Rows(pa.RecordBatch.from_arrays(arrays, names=names), sequences, children)
 
 
@@ -396,6 +433,13 @@ def event_ids(
         return plain
     full = pc.binary_join_element_wise(plain, children, "/")
     return pc.if_else(pc.equal(children, ""), plain, full)
+
+
+def _made_ids(given: pa.Array, children: pa.Array) -> pa.Array:
+    """Ids of rows that had one already when they came, and of the rows made from them."""
+    if pc.max(pc.binary_length(children)).as_py() == 0:
+        return given
+    return pc.if_else(pc.equal(children, ""), given, pc.binary_join_element_wise(given, children, "/"))
 
 
 def _made_from(wanted: frozenset[str], child: str) -> bool:

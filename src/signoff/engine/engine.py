@@ -18,8 +18,10 @@ from typing import Literal
 
 from pyspark.sql import SparkSession
 
-from signoff.engine.batch import build_sinks
+from signoff.engine.answers import build_bearers
+from signoff.engine.buffers import read_buffers
 from signoff.engine.control import Control, GaveUp
+from signoff.engine.parts import build_parts
 from signoff.engine.query import Shared, SourceQuery
 from signoff.engine.ranges import RangeQuery
 from signoff.engine.replay import Replayer
@@ -67,10 +69,12 @@ class Engine:
         )
         self.ledger = Ledger(graph.state / "ledger.db")
         self.letters = DeadLetters(graph.state / "dead_letters.db")
-        self.sinks = build_sinks(graph)
-        shared = Shared(graph, self.spark, self.ledger, self.letters, self.sinks, control)
-        self.queries = {name: _query(shared, name) for name in graph.sources}
-        self.replayer = Replayer(shared)
+        parts = build_parts(graph, self.spark, self.ledger, self.letters, control)
+        self.sinks = {name: entry for part in reversed(parts) for name, entry in part.sinks.items()}
+        self._entries = [(name, entry) for part in parts for name, entry in part.sinks.items()]
+        self.queries = {name: _query(part, name) for part in parts for name in part.graph.sources}
+        self.bearers = build_bearers(graph, self.ledger, self.queries)
+        self.replayer = Replayer(parts)
         self._restart_at: dict[str, tuple[float, float]] = {}
 
     def run(self) -> str | None:
@@ -79,6 +83,7 @@ class Engine:
             if not self.graph.acknowledges(name):
                 self.ledger.tells_nobody(name)
         self._prepare_sinks()
+        self._name_orphans()
         for query in self.queries.values():
             query.start()
         self.status.report("running")
@@ -87,12 +92,16 @@ class Engine:
             while not self._finished():
                 time.sleep(_LOOK_S)
                 self._look_after()
+                for bearer in self.bearers:
+                    bearer.tend()
                 if (gave_up := self._gave_up()) is not None:
                     return gave_up
                 if time.monotonic() >= tidy_at:
                     for query in self.queries.values():
                         query.tidy()
                         query.holding.look(query.why_held())
+                    for bearer in self.bearers:
+                        bearer.tidy()
                     tidy_at = time.monotonic() + _TIDY_S
                 if time.monotonic() >= replays_at and not self.control.stopping:
                     self.replayer.run()
@@ -105,6 +114,10 @@ class Engine:
         return None
 
     def close(self) -> None:
+        for bearer in self.bearers:
+            bearer.close()
+        for _, entry in self._entries:
+            entry.sink.release()
         self.ledger.close()
         self.letters.close()
         if self._owns_session:
@@ -153,13 +166,23 @@ class Engine:
         return None
 
     def _prepare_sinks(self) -> None:
-        for name, entry in self.sinks.items():
+        for name, entry in self._entries:
             try:
                 entry.sink.prepare()
             except (TransientError, PermanentError) as error:
                 # No reason not to start: the first rows meet the same error, and the sink's own policy.
                 logger.warning('sink "%s" is not ready: %s', name, redact(str(error)))
                 self.ledger.note_sink(name, error=redact(str(error)))
+
+    def _name_orphans(self) -> None:
+        """Say which buffers hold rows that nobody takes: their sinks were renamed or removed."""
+        for buffer in read_buffers(self.graph, self.ledger).values():
+            if buffer.orphan:
+                logger.warning(
+                    'buffer "%s" holds %d row%s, and no sink takes them; put the sink back, name the buffer '
+                    "in another (buffer: {name: %s}), or give it up: signoff buffers drop FILE %s",
+                    buffer.name, buffer.waiting, "" if buffer.waiting == 1 else "s", buffer.name, buffer.name,
+                )  # fmt: skip
 
     def _stop(self) -> None:
         for query in self.queries.values():

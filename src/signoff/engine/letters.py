@@ -56,4 +56,5 @@ def letter_of(source: str, outcome: RowOutcome, event: Mapping[str, Any]) -> Dea
         payload=event["payload"],
         headers=dict(event["headers"] or {}),
         received_at=None if received is None else received.timestamp(),
+        message_id=event["message_id"],
     )

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
 from signoff.engine.batch import BatchRunner
 from signoff.engine.waiting import due_again
@@ -126,6 +127,9 @@ class Parking:
             found = self._due()
             if found is None:
                 self._changed.wait(self._pause_s())
+                # A round that ended as the answer came may have put what it knew in the answer's place.
+                waiting = (each for each in self._parked.values() if self._runner.waits_elsewhere(each.known))
+                self._refresh(list(islice(waiting, _FEW)))
                 return
         parked, names = found
         parked.known = self._runner.open(parked.batch)  # something may have expired meanwhile
@@ -138,14 +142,27 @@ class Parking:
                 self._works[name] = not _is_behind(parked.known.sinks[name])
                 self._credits += self._works[name]
             if parked.known.settled:
-                del self._parked[parked.batch.start]
+                self._parked.pop(parked.batch.start, None)
             self._note_behind()
+
+    def look_again(self, start: int) -> None:
+        """Something of a batch was settled elsewhere."""
+        with self._changed:
+            if (parked := self._parked.get(start)) is not None:
+                self._refresh([parked])
 
     def wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
 
     # -- behind them
+
+    def _refresh(self, some: Iterable[_Parked]) -> None:
+        for parked in some:
+            parked.known = self._runner.open(parked.batch)
+            if parked.known.settled:
+                self._parked.pop(parked.batch.start, None)
+        self._note_behind()
 
     def _round(self, parked: _Parked, asked: dict[str, SinkState]) -> None:
         known = self._runner.round(parked.batch, None, parked.known, asked)
@@ -164,7 +181,7 @@ class Parking:
             name
             for parked in self._parked.values()
             for name, state in self._runner.owing(parked.known).items()
-            if _is_behind(state)
+            if self._blocks(name, state)
         )
         self._changed.notify_all()
 
@@ -177,12 +194,16 @@ class Parking:
             names = [
                 name
                 for name, state in owing.items()
-                if parked.due.get(name, 0.0) <= now and not (_is_behind(state) and name in passed)
+                if parked.due.get(name, 0.0) <= now and not (self._blocks(name, state) and name in passed)
             ]
-            if names or not owing:
+            if names or not (owing or self._runner.waits_elsewhere(parked.known)):
                 return parked, names
-            passed |= {name for name, state in owing.items() if _is_behind(state)}
+            passed |= {name for name, state in owing.items() if self._blocks(name, state)}
         return None
+
+    def _blocks(self, name: str, state: SinkState) -> bool:
+        """Whether later batches wait for what a sink owes of this one."""
+        return _is_behind(state) or name in self._runner.ordered
 
     def _pause_s(self) -> float:
         dues = [due for parked in self._parked.values() for due in parked.due.values()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -25,6 +25,7 @@ from signoff.intake.holding import Holding
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import Outcome, RowOutcome, RowRef
+from signoff.link.handover import HandoverConfig
 from signoff.log import LogReader, exclude, trim
 from signoff.log.reader import evenly
 from signoff.log.spark import read_range
@@ -61,6 +62,8 @@ class SourceQuery(ABC):
         self.config = config
         self.ended: Interrupted | GaveUp | None = None
         """Set when the run ended a batch on purpose."""
+        self.needed_elsewhere: list[Callable[[], int]] = []
+        """What else the log is read for: each says from where on."""
         self._error = ""
         """Why the last batch failed, if it did."""
         self._tidied = 0
@@ -79,6 +82,11 @@ class SourceQuery(ABC):
             steps=patient_steps(graph),
             departures=Departures(source, drop_reasons(graph)),
             fail_fast=config.on_refusal == "fail_fast",
+            links={
+                name: source in entry.config.awaited_by
+                for name, entry in shared.sinks.items()
+                if isinstance(entry.config, HandoverConfig)
+            },
             ledger=shared.ledger,
             letters=self._letters,
             control=shared.control,
@@ -106,13 +114,16 @@ class SourceQuery(ABC):
     def finished_upto(self) -> int:
         """Nobody will read again what is below."""
 
+    def look_again(self, start: int) -> None:
+        """Something of the batch that begins there was settled elsewhere."""
+
     def tidy(self) -> None:
         """Remove from the log what is settled and will not be read again.
 
         Not left to the next batch: a log that is full takes nothing new, and none would come.
         """
         self.runner.departures.say()
-        done = self.finished_upto()
+        done = min([self.finished_upto(), *(needed() for needed in self.needed_elsewhere)])
         spare = self.config.remembered_events
         if done > self._tidied or spare:  # with spare events it also depends on the size of the log
             trim(self.log_directory, done, spare=spare, room_bytes=self.config.log.max_bytes // 2)
@@ -152,8 +163,13 @@ class SourceQuery(ABC):
             end,
             encoding=self.config.encoding,
             without=without,
-            parts=parts,
+            parts=parts or self.most_tasks,
         )
+
+    @property
+    def most_tasks(self) -> int | None:
+        """One where the order of rows matters: what several tasks write comes in any order."""
+        return 1 if self.runner.ordered else None
 
     def _finish_open(self) -> None:
         """Do the batches that were open when the last run ended."""

@@ -56,7 +56,7 @@ class RangeQuery(SourceQuery):
         self._halt = self.runner.halt = threading.Event()
         self._parking = Parking(self.runner)
         self.log_directory.mkdir(parents=True, exist_ok=True)
-        reader = RangeReader(self.spark, self.log_directory, self.config.encoding)
+        reader = RangeReader(self.spark, self.log_directory, self.config.encoding, self.most_tasks)
         self.runner.standing = StandingPass(
             self.source,
             self.runner.sinks,
@@ -101,6 +101,9 @@ class RangeQuery(SourceQuery):
 
     def finished_upto(self) -> int:
         return self.shared.ledger.needed_from(self.source)
+
+    def look_again(self, start: int) -> None:
+        self._parking.look_again(start)
 
     def why_held(self) -> str:
         waits = self.log.head() - self._taken_upto

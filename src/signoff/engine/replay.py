@@ -15,17 +15,18 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from signoff.engine.batch import build_sinks, sink_task
+from signoff.engine.batch import sink_task
 from signoff.engine.compile import Plan, compile_source
 from signoff.engine.control import Control
 from signoff.engine.delivery import Pass
 from signoff.engine.lock import engine_lock
+from signoff.engine.parts import build_parts
 from signoff.engine.poison import last_line
 from signoff.engine.query import Shared, stage_policies
 from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
 from signoff.engine.session import start_session
 from signoff.engine.verdict import Round, judge
-from signoff.errors import SinkError
+from signoff.errors import Discarded, SinkError
 from signoff.ledger.dead_letters import DeadLetter, DeadLetters, close_letters
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import Outcome, Resolution, RowRef, SinkState
@@ -51,7 +52,13 @@ def replay_now(graph: Graph) -> int:
                 Ledger(graph.state / "ledger.db") as ledger,
                 DeadLetters(graph.state / "dead_letters.db") as letters,
             ):
-                return Replayer(Shared(graph, spark, ledger, letters, build_sinks(graph), Control())).run()
+                parts = build_parts(graph, spark, ledger, letters, Control())
+                try:
+                    return Replayer(parts).run()
+                finally:
+                    for part in parts:
+                        for entry in part.sinks.values():
+                            entry.sink.release()
         finally:
             spark.stop()
 
@@ -59,8 +66,10 @@ def replay_now(graph: Graph) -> int:
 class Replayer:
     """Does the replays that were asked for, between the batches of a run."""
 
-    def __init__(self, shared: Shared) -> None:
-        self.shared = shared
+    def __init__(self, parts: Sequence[Shared]) -> None:
+        self.parts = parts
+        self.shared = parts[0]
+        """The part whose letters are being replayed."""
 
     def run(self) -> int:
         """Replay what is requested; returns how many letters were resolved."""
@@ -70,6 +79,8 @@ class Replayer:
             for letter in requested:
                 groups.setdefault((letter.source, letter.stage), []).append(letter)
             for (source, stage), letters in groups.items():
+                owners = [part for part in self.parts if source in part.graph.sources]
+                self.shared = owners[0] if owners else self.parts[0]
                 self._group(source, stage, letters)
             resolved += len(requested)
         return resolved
@@ -125,6 +136,8 @@ class Replayer:
         def commit(name: str, parts: Sequence[bytes]) -> str | None:
             try:
                 sinks[name].sink.commit(batch, parts)
+            except Discarded:
+                raise
             except SinkError as error:
                 return redact(str(error))
             return None
@@ -164,9 +177,7 @@ class Replayer:
                 continue  # a row beside it, which has a letter of its own, open or closed
             origin = by_sequence[sequence]
             event_id = f"{source}/{sequence}" + (f"/{child}" if child else "")
-            further.append(
-                DeadLetter(event_id, later, reason, origin.payload, origin.headers, origin.received_at)
-            )
+            further.append(replace(origin, event_id=event_id, stage=later, reason=reason, at=0.0))
         self._close(resolutions, further)
 
     def _earlier(self, stage: str, failed: dict[tuple[int, str, str], str]) -> list[tuple[RowRef, str]]:
@@ -198,7 +209,7 @@ class Replayer:
                 "headers": pa.array(
                     [list(event.headers.items()) for event in events], pa.map_(pa.string(), pa.string())
                 ),
-                "message_id": pa.nulls(len(events), pa.string()),
+                "message_id": pa.array([event.message_id for event in events], pa.string()),
                 "received_at": pa.array(times, pa.timestamp("us", "UTC")),
                 "error": pa.array(errors, pa.string()),
             }

@@ -14,10 +14,13 @@ import numpy as np
 from pyroaring import BitMap64
 
 from signoff.engine.result import Kind, Result, unpack_rows
+from signoff.errors import Discarded
 from signoff.ledger.outcome import Outcome, RowOutcome, RowRef, SinkState
 from signoff.ledger.sequences import from_bytes, from_numpy
 from signoff.pipeline.model import OnFailure, SinkConfig
 from signoff.sinks.retry import exhausted
+
+Commit = Callable[[str, Sequence[bytes]], str | None]
 
 BY_POLICY: dict[OnFailure, Outcome] = {
     "dead_letter": Outcome.DEAD_LETTERED,
@@ -93,13 +96,16 @@ def judge(
     results: Sequence[Result],
     asked: Mapping[str, tuple[SinkConfig, SinkState]],
     policies: Mapping[str, OnFailure],
-    commit: Callable[[str, Sequence[bytes]], str | None],
+    commit: Commit,
     atomic: set[str],
     now: float,
+    links: Mapping[str, bool] | None = None,
 ) -> Round:
-    """Judge one round. `asked`: the sinks it was for; `policies`: `on_error` by stage.
+    """Judge one round. `asked`: the sinks it was for; `policies`: `on_error` by stage. `links`: those of
+    them that hand rows on to another log, and whether events wait for what becomes of the rows there.
 
-    `commit` makes an atomic sink's batch visible and returns None, or why it could not.
+    `commit` makes an atomic sink's batch visible and returns None, or why it could not; it raises Discarded
+    when the rows were dropped.
     """
     verdict = Round()
     for result in results:
@@ -111,7 +117,16 @@ def judge(
             verdict.outcomes.append(RowOutcome(row, result.name, outcome, result.text or ""))
     for name, (config, before) in asked.items():
         mine = [result for result in results if result.name == name and result.kind != Kind.ERROR]
-        _judge_sink(verdict, name, config, before, SinkAnswer.of(mine), commit, name in atomic, now)
+        answer = SinkAnswer.of(mine)
+        link = (links or {}).get(name)
+        try:
+            _judge_sink(verdict, name, config, before, answer, commit, name in atomic, now, link)
+        except Discarded as reason:
+            verdict.outcomes += [
+                RowOutcome(RowRef(int(sequence)), name, Outcome.DROPPED, str(reason))
+                for sequence in answer.signed
+            ]
+            verdict.sinks[name] = SinkState(done=True, attempts=before.attempts + 1, error=str(reason))
     return verdict
 
 
@@ -121,9 +136,10 @@ def _judge_sink(
     config: SinkConfig,
     before: SinkState,
     answer: SinkAnswer,
-    commit: Callable[[str, Sequence[bytes]], str | None],
+    commit: Commit,
     atomic: bool,
     now: float,
+    link: bool | None,
 ) -> None:
     policy = BY_POLICY[config.on_failure]
     attempts, error, owed = answer.attempts, answer.error, answer.owed
@@ -141,9 +157,16 @@ def _judge_sink(
         failed = None
         if whole:
             answer = SinkAnswer(BitMap64(), 0, answer.refused, [], attempts, error, [])
+    if failed is None and link and answer.signed:
+        verdict.owed |= answer.signed
+        verdict.sinks[name] = SinkState(
+            done=False, attempts=attempts, since=now, owed=(), handed=answer.signed
+        )
+        return
     if failed is None:
         verdict.delivered |= answer.signed
-        verdict.rows[name] = answer.rows
+        if link is None:  # rows that were handed on are counted where they arrive
+            verdict.rows[name] = answer.rows
         verdict.sinks[name] = SinkState(done=True, attempts=attempts)
         return
     origins = from_numpy(np.array([row.sequence for row in owed], dtype=np.uint64))

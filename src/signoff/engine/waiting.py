@@ -166,7 +166,7 @@ def take_over(verdict: Round, known: BatchState, waits: Mapping[Wait, SinkState]
         answer = verdict.sinks.pop(wait.sink, None)
         if answer is None or answer.done:
             continue
-        if wait.sink in atomic:
+        if wait.sink in atomic and answer.handed is None:
             verdict.sinks[str(wait)] = replace(state, error=answer.error)
             continue
         own = known.sinks[wait.sink]

@@ -23,7 +23,7 @@ from signoff.errors import LogError
 from signoff.ledger.batches import classify
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger, books_of
-from signoff.ledger.outcome import FINAL, Account, EventId
+from signoff.ledger.outcome import BUFFER, FINAL, Account, EventId
 from signoff.ledger.sequences import count_between, from_bytes, from_range
 from signoff.pipeline.graph import Graph
 
@@ -68,14 +68,24 @@ class Audit:
         return not self.findings and all(account.balanced for account in self.accounts.values())
 
     @property
+    def sources(self) -> dict[str, Account]:
+        return {name: account for name, account in self.accounts.items() if not name.endswith(BUFFER)}
+
+    @property
+    def buffers(self) -> dict[str, Account]:
+        """The rows that went through buffers; they are not events received, and not part of the total."""
+        return {name: account for name, account in self.accounts.items() if name.endswith(BUFFER)}
+
+    @property
     def total(self) -> Account:
         """All sources together."""
-        parts = [account.as_dict() for account in self.accounts.values()]
+        parts = [account.as_dict() for account in self.sources.values()]
         return Account(**{name: sum(part[name] for part in parts) for name in Account().as_dict()})
 
     def as_dict(self) -> dict[str, Any]:
-        sources = {name: account.as_dict() for name, account in self.accounts.items()}
-        return {"sources": sources, "balanced": self.balanced}
+        sources = {name: account.as_dict() for name, account in self.sources.items()}
+        buffers = {name: account.as_dict() for name, account in self.buffers.items()}
+        return {"sources": sources, "buffers": buffers, "balanced": self.balanced}
 
 
 def audit(graph: Graph, open_log: OpenLog) -> Audit:

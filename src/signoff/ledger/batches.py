@@ -154,6 +154,7 @@ def _settle(
 class Answer:
     """What is known of rows that a sink has handed on; see `Ledger.release`."""
 
+    asked: BitMap64
     still: BitMap64
     delivered: BitMap64
     outcomes: Sequence[RowOutcome] = ()
@@ -169,7 +170,7 @@ def release(
     known = sinks.get(sink)
     if known is None or known.handed is None:
         return known if known is not None and known.done else None
-    gone = known.handed - answer.still
+    gone = (known.handed & answer.asked) - answer.still
     if not gone:
         return known
     before = from_bytes(row["owed"])
@@ -178,7 +179,7 @@ def release(
     _save_outcomes(
         db, source, start, end, [o for o in answer.outcomes if o.row.sequence in gone & before], tried=False
     )
-    left = known.handed & answer.still
+    left = known.handed - gone
     sinks[sink] = replace(known, done=not left and not known.to_ask, handed=left)
     owed = [each.owes(before) for each in sinks.values()]
     _settle(db, row, answer.delivered & gone, before & BitMap64.union(BitMap64(), *owed), now)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.outcome import EventId, Outcome, Resolution
+from signoff.ledger.outcome import BUFFER, EventId, Outcome, Resolution
 from signoff.ledger.store import Store
 from signoff.pipeline.secrets import redact
 
@@ -38,26 +38,33 @@ KEEP_CLOSED = 10_000
 CHUNK = 5_000
 """Letters handled in one transaction, so that nobody waits long for the lock."""
 
-VERSION = 1
+VERSION = 2
 SCHEMA = """
 CREATE TABLE letters (
     id INTEGER PRIMARY KEY AUTOINCREMENT, event_id TEXT NOT NULL, stage TEXT NOT NULL,
     source TEXT NOT NULL, sequence INTEGER NOT NULL, child TEXT NOT NULL, reason TEXT NOT NULL,
     at REAL NOT NULL, payload BLOB NOT NULL, headers TEXT NOT NULL, received_at REAL,
-    attempts INTEGER NOT NULL, status TEXT NOT NULL, UNIQUE (event_id, stage)
+    attempts INTEGER NOT NULL, status TEXT NOT NULL, message_id TEXT, UNIQUE (event_id, stage)
 );
 CREATE INDEX letters_by_status ON letters (status, id);
 CREATE INDEX letters_by_origin ON letters (source, sequence)
 """
 
-_BRIEF = "id, event_id, stage, reason, at, x'' AS payload, '{}' AS headers, received_at, attempts, status"
+UPGRADES = {1: "ALTER TABLE letters ADD COLUMN message_id TEXT"}
+
+_BRIEF = (
+    "id, event_id, stage, reason, at, x'' AS payload, '{}' AS headers, received_at, attempts, status, "
+    "message_id"
+)
+
+_OF_BUFFER = f"source GLOB '*{BUFFER}' AND message_id IS NOT NULL"
 
 _UPSERT = """
 INSERT INTO letters (event_id, stage, source, sequence, child, reason, at, payload, headers, received_at,
-                     attempts, status)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, 'stored')
+                     message_id, attempts, status)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, 'stored')
 ON CONFLICT (event_id, stage) DO UPDATE SET reason = excluded.reason, payload = excluded.payload,
-    headers = excluded.headers, received_at = excluded.received_at,
+    headers = excluded.headers, received_at = excluded.received_at, message_id = excluded.message_id,
     at = CASE WHEN status IN ('replayed', 'dropped') THEN excluded.at ELSE at END,
     status = CASE WHEN status IN ('replayed', 'dropped') THEN 'stored' ELSE status END
 """
@@ -79,6 +86,8 @@ class DeadLetter:
     attempts: int = 1
     """How often it was tried: once, and once for each replay that failed."""
     status: Status = "stored"
+    message_id: str | None = None
+    """The id the event came with; of a row from a buffer, the id it has at its sink."""
 
     @property
     def event(self) -> EventId:
@@ -100,6 +109,11 @@ class DeadLetter:
     def key(self) -> tuple[str, str]:
         return self.event_id, self.stage
 
+    @property
+    def made_from(self) -> str | None:
+        """Of a row from a buffer: its id in the account of the source it was made from."""
+        return self.message_id if self.source.endswith(BUFFER) else None
+
 
 Letters = list[DeadLetter]
 
@@ -108,7 +122,7 @@ class DeadLetters:
     """The dead letters of one state directory. Safe to use from several threads and processes."""
 
     def __init__(self, path: Path, *, readonly: bool = False, now: Callable[[], float] = time.time) -> None:
-        self._store = Store(path, schema=SCHEMA, version=VERSION, readonly=readonly)
+        self._store = Store(path, schema=SCHEMA, version=VERSION, upgrades=UPGRADES, readonly=readonly)
         self._now = now
 
     def add(self, letters: Iterable[DeadLetter]) -> None:
@@ -173,8 +187,13 @@ class DeadLetters:
         return self._select("event_id = ? AND stage = ?", [event_id, stage])
 
     def of_origin(self, source: str, sequence: int) -> Letters:
-        """The letters of an event and of all rows made from it."""
-        return self._select("source = ? AND sequence = ? ORDER BY id", [source, sequence])
+        """The letters of an event and of all rows made from it, also of those that came from a buffer."""
+        event_id = str(EventId(source, sequence))
+        return self._select(
+            f"(source = ? AND sequence = ?) OR ({_OF_BUFFER} AND (message_id = ? OR message_id GLOB ?)) "
+            "ORDER BY id",
+            [source, sequence, event_id, f"{event_id}/*"],
+        )
 
     def count(self, *, stage: str | None = None, statuses: Sequence[Status] = OPEN) -> int:
         where, values = _where(stage, None, None, statuses)
@@ -194,10 +213,19 @@ class DeadLetters:
         return {(row["stage"], row["reason"]): row["n"] for row in found}
 
     def keys(self, statuses: Sequence[Status] = OPEN, source: str | None = None) -> set[tuple[str, str]]:
-        """(event id, stage) of every letter with one of these statuses."""
+        """(event id, stage) of every letter with one of these statuses.
+
+        One of a row from a buffer is also found under the id of the event the row was made from.
+        """
         where, values = _where(None, source, None, statuses)
+        made, made_values = _where(None, None, None, statuses)
         with self._store.read() as db:
-            found = db.execute(f"SELECT event_id, stage FROM letters WHERE {where}", values)
+            found = db.execute(
+                f"SELECT event_id, stage FROM letters WHERE {where} "
+                f"UNION ALL SELECT message_id, stage FROM letters WHERE {made} AND {_OF_BUFFER} "
+                "AND message_id GLOB ?",
+                [*values, *made_values, "*" if source is None else f"{source}/*"],
+            )
             return {(row["event_id"], row["stage"]) for row in found}
 
     def request_replay(self, letters: Iterable[DeadLetter]) -> int:
@@ -275,6 +303,7 @@ class DeadLetters:
         return (
             letter.event_id, letter.stage, event.source, event.sequence, event.child, redact(letter.reason),
             letter.at or self._now(), letter.payload, json.dumps(headers), letter.received_at,
+            letter.message_id,
         )  # fmt: skip
 
 
@@ -293,8 +322,21 @@ def close_letters(
     new = [
         Resolution(letter.event_id, letter.stage, Outcome.DEAD_LETTERED, letter.reason) for letter in further
     ]
-    ledger.resolve([*new, *resolutions])
+    ledger.resolve(_with_origins(letters, [*new, *resolutions]))
     letters.resolve_all(resolutions)
+
+
+def _with_origins(letters: DeadLetters, resolutions: Sequence[Resolution]) -> list[Resolution]:
+    """The same for the events that rows from buffers were made from, which may wait for them or not."""
+    found = list(resolutions)
+    for one in resolutions:
+        if EventId.parse(one.event_id).source.endswith(BUFFER):
+            found += [
+                Resolution(letter.made_from, one.stage, one.outcome, one.reason)
+                for letter in letters.get(one.event_id, one.stage)
+                if letter.made_from
+            ]
+    return found
 
 
 def drop_letters(ledger: Ledger, letters: DeadLetters, chosen: Sequence[DeadLetter]) -> int:
@@ -302,7 +344,8 @@ def drop_letters(ledger: Ledger, letters: DeadLetters, chosen: Sequence[DeadLett
     number = 0
     for first in range(0, len(chosen), CHUNK):
         part = letters.begin_drop(chosen[first : first + CHUNK])
-        ledger.resolve([Resolution(letter.event_id, letter.stage, Outcome.DROPPED) for letter in part])
+        dropped = [Resolution(letter.event_id, letter.stage, Outcome.DROPPED) for letter in part]
+        ledger.resolve(_with_origins(letters, dropped))
         number += letters.end_drop(part)
     return number
 
@@ -327,7 +370,7 @@ def _letter(row: sqlite3.Row) -> DeadLetter:
     return DeadLetter(
         event_id=row["event_id"], stage=row["stage"], reason=row["reason"], payload=row["payload"],
         headers=json.loads(row["headers"]), received_at=row["received_at"], at=row["at"],
-        attempts=row["attempts"], status=row["status"],
+        attempts=row["attempts"], status=row["status"], message_id=row["message_id"],
     )  # fmt: skip
 
 

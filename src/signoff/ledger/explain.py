@@ -47,7 +47,7 @@ class Line:
     stage: str
     event_id: str
     state: str
-    """An outcome, `owed`, `waits` (for a step, before a sink can get it), or `done`."""
+    """An outcome, `owed`, `buffered`, `waits` (for a step, before a sink can get it), or `done`."""
     text: str
 
 
@@ -152,7 +152,7 @@ class _Story:
     def _why_in_flight(self) -> str:
         assert self._batch is not None
         owing = [
-            _waits_for(wait.step, sink) if (wait := Wait.parse(name)) else f"{name} owes it {_since(sink)}"
+            self._owing(name, sink)
             for name, sink in self._batch.sinks.items()
             if not sink.done and self._owes(sink)
         ]
@@ -160,8 +160,18 @@ class _Story:
             return "; ".join(dict.fromkeys(owing))
         return f"its batch [{self._batch.ref.start}, {self._batch.ref.end}) is being worked on"
 
+    def _owing(self, name: str, sink: SinkState) -> str:
+        if (wait := Wait.parse(name)) is not None:
+            return _waits_for(wait.step, sink)
+        return f"{name} {'has it in its buffer' if self._is_handed(sink) else 'owes it'} {_since(sink)}"
+
     def _owes(self, sink: SinkState) -> bool:
-        return sink.owed is None or any(self._concerns(row.sequence, row.child) for row in sink.owed)
+        if sink.owed is None or self._is_handed(sink):
+            return True
+        return any(self._concerns(row.sequence, row.child) for row in sink.owed)
+
+    def _is_handed(self, sink: SinkState) -> bool:
+        return sink.handed is not None and self._event.sequence in sink.handed
 
     def _concerns(self, sequence: int, child: str) -> bool:
         """Rows of the event asked for, and of those made from it."""
@@ -181,6 +191,8 @@ class _Story:
             if (wait := Wait.parse(name)) is not None:
                 if not sink.done and self._owes(sink):
                     yield Line(wait.step, str(self._event), "waits", f"for {wait.sink}: {_tried(sink)}")
+            elif not sink.done and self._is_handed(sink):
+                yield Line(name, str(self._event), "buffered", _since(sink))
             elif not sink.done and self._owes(sink):
                 yield Line(name, str(self._event), "owed", _since(sink))
             elif name not in named:
@@ -220,6 +232,8 @@ def as_text(payload: bytes) -> tuple[str, str]:
 
 
 def _since(sink: SinkState) -> str:
+    if sink.handed is not None and sink.since:
+        return f"(since {datetime.fromtimestamp(sink.since, UTC):%Y-%m-%dT%H:%M:%SZ})"
     if not sink.attempts and not sink.error:
         return "(not tried yet)"
     return f"({_tried(sink)})"

@@ -154,9 +154,10 @@ class Ledger:
     ) -> SinkState | None:
         """Record what became of rows that a sink has handed on to another log. May be repeated.
 
-        `answer.still`: origins of which something is not settled there; the others leave this sink's debt,
-        with `answer.outcomes` for those of which it did not simply end well. Returns how far the sink is
-        with the batch; None when it is not known to have handed on anything (yet).
+        `answer.asked`: the origins it is about. `answer.still`: those of them of which something is not
+        settled there; the others leave this sink's debt, with `answer.outcomes` for those of which it did
+        not simply end well. Returns how far the sink is with the batch; None when it is not known to have
+        handed on anything (yet).
         """
         with self._store.write() as db:
             return batches.release(db, source, start, end, sink, answer, self._now())

@@ -35,6 +35,10 @@ FINAL = (Outcome.DELIVERED, Outcome.DROPPED, Outcome.DEAD_LETTERED, Outcome.REFU
 """The outcomes a settled event can have, in the order the account names them."""
 
 
+BUFFER = ".buffer"
+"""Ends the name of a source whose events are the rows of a sink's buffer; no node of a user is called so."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class RowRef:
     """One row of one event: `child` is what follows `source/sequence` in the row's event id."""

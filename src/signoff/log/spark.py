@@ -277,9 +277,15 @@ class RangeReader:
     the job, which Spark keeps by thread: `tell` and the job belong into one thread.
     """
 
-    def __init__(self, spark: SparkSession, directory: Path, encoding: Encoding = "utf-8") -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        directory: Path,
+        encoding: Encoding = "utf-8",
+        most_tasks: int | None = None,
+    ) -> None:
         self.spark = spark
-        self._most_tasks = spark.sparkContext.defaultParallelism
+        self._most_tasks = most_tasks or spark.sparkContext.defaultParallelism
         options = LogOptions(directory, None, None, None, None, self._most_tasks, encoding)
         self._schema = LogDataSource({"path": str(directory), "encoding": encoding}).schema()
         self._reading = _Reading(options, to_arrow_schema(self._schema, timezone="UTC"))

@@ -41,6 +41,7 @@ def check(draft: Draft, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
     checker.wire()
     checker.reached()
     checker.targets()
+    checker.buffers()
     if checker.problems or settings is None:
         raise PipelineError(_in_order(checker.problems, draft.file))
     graph = Graph(settings, draft.file, draft.base, checker.ordered())
@@ -291,6 +292,35 @@ class _Checker:
                 message = f"{node.label} writes to the same place as {other.label}"
                 hint = "give each its own, or make them one sink with several inputs"
                 self.problems.append(node.problem("same-target", message, hint=hint))
+
+    def buffers(self) -> None:
+        """What a sink says about waiting must not contradict itself, and each buffer belongs to one sink."""
+        taken: dict[str, DraftNode] = {}
+        for name, config in self.configs.items():
+            if not isinstance(config, SinkConfig):
+                continue
+            node = self.nodes[name]
+            if config.authoritative and config.best_effort:
+                message = f"{node.label} is authoritative and best effort at once"
+                hint = "an event waits for the one and never for the other: choose"
+                self.problems.append(node.problem("contradiction", message, at="best_effort", hint=hint))
+            signs = config.best_effort or (config.buffer is not None and config.buffer.acknowledgements)
+            if signs and config.on_failure == "refuse":
+                message = f"{node.label} cannot refuse events that are acknowledged before it has seen them"
+                hint = (
+                    "use on_failure: dead_letter, or let events wait for it (buffer.acknowledgements: false)"
+                )
+                self.problems.append(node.problem("cannot-refuse", message, at="on_failure", hint=hint))
+            if config.type == "pipeline" and (config.buffer or config.best_effort or config.ordered_by):
+                message = f"{node.label} is a log already, and needs no buffer"
+                at = "buffer" if config.buffer else "best_effort" if config.best_effort else "ordered_by"
+                self.problems.append(node.problem("no-buffer", message, at=at, hint="remove the field"))
+            buffer = config.buffer.name if config.buffer and config.buffer.name else name
+            other = taken.setdefault(buffer, node)
+            if other is not node:
+                message = f'{node.label} has the same buffer as {other.label}: "{buffer}"'
+                at = "buffer.name" if config.buffer and config.buffer.name else ""
+                self.problems.append(node.problem("same-buffer", message, at=at, hint="give it another name"))
 
     def patience(self, graph: Graph) -> None:
         """Compare how long a source's other side waits for an answer with how long a sink may retry.

@@ -165,8 +165,34 @@ class Retry(Config):
         return (sum(waits) + (self.attempts - 1 - growing) * self.max_ms) / 1000
 
 
+class BufferSettings(Config):
+    """A log of a sink's own, in which its rows wait; the sink takes them at its own pace."""
+
+    type: Literal["disk"] = "disk"
+    """Rows are on disk, fsynced, when they count as buffered."""
+    max_bytes: int = Field(default=1024**3, ge=1024 * 1024)
+    """Bytes on disk at which the buffer is full."""
+    acknowledgements: bool = False
+    """Whether the buffer signs for its rows: true, an event may be acknowledged when its rows are in the
+    buffer; false, when the sink has taken them, however long they wait and however often the run restarts."""
+    when_full: Literal["block", "drop_newest"] = "block"
+    """`block`: the sources are held back. `drop_newest`: what finds no room is dropped, and counted."""
+    name: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+    """Name of the buffer, by default the sink's: one that was renamed finds its rows under its old name."""
+
+
 class SinkConfig(InputsConfig):
     """A place that signs for events."""
+
+    buffer: BufferSettings | None = None
+    """A buffer of its own; without one its rows wait in the logs of the sources."""
+    authoritative: bool = False
+    """Its signature settles an event; the rows of the other sinks wait for them in buffers if they must."""
+    ordered_by: Names = ()
+    """Columns: rows in which they are the same reach the sink in the order of their events, also if one of
+    them is tried again. The sink has a buffer then, and takes rows from it in a single task."""
+    best_effort: bool = False
+    """No event waits for it: its rows wait in a buffer, and are dropped, and counted, when that is full."""
 
     retry: Retry = Retry()
     """How often, and how patiently, it is asked again after a transient failure."""

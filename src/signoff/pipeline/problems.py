@@ -172,6 +172,31 @@ CODES: dict[str, Code] = {
         "Cast one of them with a `select` before.",
         'alarms.yaml:22 [merge-conflict] sink "all": column "value" is int in a and map in b',
     ),
+    "contradiction": Code(
+        "Two fields of a sink contradict each other.",
+        "Choose one of them.",
+        'alarms.yaml:30 [contradiction] sink "store" is authoritative and best effort at once',
+    ),
+    "cannot-refuse": Code(
+        "A sink is to refuse events that were acknowledged before it has seen them.",
+        "Use `on_failure: dead_letter`, or let events wait for the sink.",
+        'alarms.yaml:30 [cannot-refuse] sink "store" cannot refuse events that are acknowledged before …',
+    ),
+    "no-buffer": Code(
+        "A sink that is a log itself is given a buffer.",
+        "Remove the field.",
+        'alarms.yaml:30 [no-buffer] sink "reports" is a log already, and needs no buffer',
+    ),
+    "same-buffer": Code(
+        "Two sinks would share a buffer.",
+        "Give one of them another `buffer.name`.",
+        'alarms.yaml:30 [same-buffer] sink "copy" has the same buffer as sink "store": "store"',
+    ),
+    "buffer-type": Code(
+        "A column has a type that does not come back from a buffer as it was.",
+        "Cast it with a `select` before the sink.",
+        'alarms.yaml:30 [buffer-type] sink "store" column "lasted" (interval) cannot be kept in a buffer',
+    ),
     "plan-error": Code(
         "Spark refuses the plan for another reason.",
         "The message is Spark's own.",

@@ -19,6 +19,7 @@ def _types() -> dict[str, type[SinkConfig]]:
     from signoff.sinks.console import ConsoleSinkConfig
     from signoff.sinks.files import FilesSinkConfig
     from signoff.sinks.http import HttpSinkConfig
+    from signoff.sinks.pipeline import PipelineSinkConfig
     from signoff.sinks.postgres import PostgresSinkConfig
     from signoff.sinks.rabbitmq import RabbitmqSinkConfig
     from signoff.sinks.sqlite import SqliteSinkConfig
@@ -27,6 +28,7 @@ def _types() -> dict[str, type[SinkConfig]]:
         "console": ConsoleSinkConfig,
         "files": FilesSinkConfig,
         "http": HttpSinkConfig,
+        "pipeline": PipelineSinkConfig,
         "postgres": PostgresSinkConfig,
         "rabbitmq": RabbitmqSinkConfig,
         "sqlite": SqliteSinkConfig,

@@ -22,6 +22,8 @@ import pyarrow as pa
 
 EVENT_ID = "event_id"
 """Column of every row a sink gets, and of every row it writes: the same on every replay."""
+ORIGIN = "_origin"
+"""Last column of the rows a sink with `wants_origins` gets: the number of the event a row was made from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,8 @@ class Sink(ABC):
     """Made from a config on the driver, sent to executors by pickle: holds no connection itself."""
 
     atomic: ClassVar[bool] = False
+    wants_origins: ClassVar[bool] = False
+    """Whether its rows are to say, in a last column, which event they were made from."""
 
     def prepare(self) -> None:
         """Driver, once per run before the first batch: create what must exist (directory, table).
@@ -104,5 +108,9 @@ class Sink(ABC):
     def commit(self, batch: BatchRef, parts: Sequence[bytes]) -> None:
         """Driver: make the batch visible at once. `parts` are the non-None results of `close`.
 
-        Repeatable: after a crash the same batch may be committed again. Raises TransientError.
+        Repeatable: after a crash the same batch may be committed again. Raises TransientError; or
+        PermanentError, when no row of the batch will ever be taken.
         """
+
+    def release(self) -> None:
+        """Driver, once at the end of a run: let go of what `prepare` or `commit` have opened."""

@@ -46,6 +46,11 @@ def json_lines(rows: pa.RecordBatch) -> pa.LargeStringArray:
     return _join(pieces, rows.num_rows)
 
 
+def json_objects(rows: pa.RecordBatch) -> pa.LargeStringArray:
+    """One JSON object per row, as `json_lines` writes them, without the newline."""
+    return _join(_object_pieces(rows.schema.names, rows.columns), rows.num_rows)
+
+
 def buffer_of(lines: pa.LargeStringArray) -> pa.Buffer:
     """The text of all lines, one after the other, without a copy."""
     if len(lines) == 0:

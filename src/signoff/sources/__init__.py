@@ -20,6 +20,7 @@ def _types() -> dict[str, type[SourceConfig]]:
     from signoff.sources.files import FilesConfig
     from signoff.sources.generate import GenerateConfig
     from signoff.sources.http import HttpConfig
+    from signoff.sources.pipeline import PipelineConfig
     from signoff.sources.rabbitmq import RabbitmqConfig
     from signoff.sources.stdin import StdinConfig
 
@@ -27,6 +28,7 @@ def _types() -> dict[str, type[SourceConfig]]:
         "files": FilesConfig,
         "generate": GenerateConfig,
         "http": HttpConfig,
+        "pipeline": PipelineConfig,
         "rabbitmq": RabbitmqConfig,
         "stdin": StdinConfig,
     }

@@ -15,6 +15,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
+from signoff.pipeline.model import OnFailure
 from signoff.transforms.contract import FieldError, Step, Transform
 from signoff.transforms.frame import View
 
@@ -41,21 +42,35 @@ class ParseJsonConfig(Transform):
     """Columns of the input that go on besides the parsed ones, such as `headers`."""
 
     def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
-        frame = view.frame
-        schema = parse_schema(self.schema_)
-        text = F.col(text_column(self.column, view))
-        options = {"columnNameOfCorruptRecord": _CORRUPT, "mode": "PERMISSIVE"}
-        options |= {"timestampFormat": self.timestamp_format} if self.timestamp_format else {}
+        options = {"timestampFormat": self.timestamp_format} if self.timestamp_format else {}
         options |= {"dateFormat": self.date_format} if self.date_format else {}
-        with_corrupt = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
-        value = frame.compute(view, {"value": F.from_json(text, with_corrupt, options)})["value"]
-        parsed = View(frame, view.alive, {**view.columns, "__value": value})
-        whole = F.rlike(text, F.lit(_FLAT_OBJECT)) | (F.rlike(text, F.lit(_OBJECT)) & _alone(text))
-        bad = F.col(value).isNull() | F.col(value)[_CORRUPT].isNotNull() | ~whole
-        reason = F.when(bad, F.coalesce(text, F.lit("")))
-        error = frame.compute(parsed, {"error": reason})["error"]
-        frame.add_error(step.name, error, self.on_error, _Describe(schema, self.timestamp_format))
-        return {None: parsed_view(frame.compute, parsed, error, value, schema, self.keep)}
+        schema = parse_schema(self.schema_)
+        return {None: parse(step, view, schema, self.on_error, column=self.column, keep=self.keep, **options)}
+
+
+def parse(
+    step: Step,
+    view: View,
+    schema: StructType,
+    policy: OnFailure,
+    *,
+    column: str = "payload",
+    keep: tuple[str, ...] = (),
+    **formats: str,
+) -> View:
+    """The rows whose text is one JSON object that fits the schema, with its fields as columns."""
+    frame = view.frame
+    text = F.col(text_column(column, view))
+    options = {"columnNameOfCorruptRecord": _CORRUPT, "mode": "PERMISSIVE", **formats}
+    with_corrupt = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+    value = frame.compute(view, {"value": F.from_json(text, with_corrupt, options)})["value"]
+    parsed = View(frame, view.alive, {**view.columns, "__value": value})
+    whole = F.rlike(text, F.lit(_FLAT_OBJECT)) | (F.rlike(text, F.lit(_OBJECT)) & _alone(text))
+    bad = F.col(value).isNull() | F.col(value)[_CORRUPT].isNotNull() | ~whole
+    reason = F.when(bad, F.coalesce(text, F.lit("")))
+    error = frame.compute(parsed, {"error": reason})["error"]
+    frame.add_error(step.name, error, policy, _Describe(schema, formats.get("timestampFormat")))
+    return parsed_view(frame.compute, parsed, error, value, schema, keep)
 
 
 def _alone(text: Column) -> Column:

@@ -1,0 +1,238 @@
+"""Bringing back what became of rows that were handed on to another log. Runs on the driver.
+
+A batch that was handed on stays open in the ledger, and owes nobody anything but the answer. The answers are
+read where the rows are settled: for a buffer in the ledger itself, for another pipeline in the link's notes.
+All of it may be repeated: an answer that is known already changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from pyroaring import BitMap64
+
+from signoff.engine.division import divide, handover
+from signoff.engine.query import SourceQuery
+from signoff.engine.verdict import BY_POLICY
+from signoff.errors import SignoffError
+from signoff.ledger.batches import Answer
+from signoff.ledger.ledger import Ledger
+from signoff.ledger.outcome import EventId, Outcome, RowOutcome, RowRef
+from signoff.ledger.sequences import from_numpy, from_range
+from signoff.link.handover import HandoverConfig
+from signoff.link.notes import Handed, LinkNotes
+from signoff.log import LogReader, trim
+from signoff.pipeline.graph import Graph
+from signoff.pipeline.secrets import redact
+from signoff.sinks.pipeline import PipelineSinkConfig
+
+logger = logging.getLogger(__name__)
+
+_NOTHING = 2**62
+_ENDED = frozenset({Outcome.DEAD_LETTERED, Outcome.REFUSED, Outcome.DROPPED})
+
+
+class Answers(Protocol):
+    """What is known, on the other side, of the rows of a link; by their numbers in its log."""
+
+    def settled(self) -> BitMap64: ...
+    def delivered(self, first: int, last: int) -> BitMap64: ...
+    def exceptions(self, first: int, last: int) -> list[RowOutcome]: ...
+
+
+class LedgerAnswers:
+    """Of a buffer: its rows are the events of a source of the same pipeline."""
+
+    def __init__(self, ledger: Ledger, source: str) -> None:
+        self._ledger, self._source = ledger, source
+        self._change = 0
+        self._settled = BitMap64()
+
+    def settled(self) -> BitMap64:
+        self._change, found = self._ledger.settlements(self._source, self._change)
+        for part in found:
+            self._settled |= part.settled
+        return self._settled
+
+    def delivered(self, first: int, last: int) -> BitMap64:
+        return self._ledger.delivered(self._source, first, last)
+
+    def exceptions(self, first: int, last: int) -> list[RowOutcome]:
+        found = self._ledger.exceptions(self._source, first, last)
+        return [outcome for outcome in found if outcome.outcome in _ENDED]
+
+
+class PipelineAnswers:
+    """Of another pipeline: it notes what it has settled. What it refuses is refused as by any sink."""
+
+    def __init__(self, notes: LinkNotes, stage: str, outcome: Outcome) -> None:
+        self._notes, self._stage, self._outcome = notes, stage, outcome
+
+    def settled(self) -> BitMap64:
+        return self._notes.answered(0, _NOTHING).settled
+
+    def delivered(self, first: int, last: int) -> BitMap64:
+        found = self._notes.answered(first, last)
+        return found.settled - BitMap64(found.refused)
+
+    def exceptions(self, first: int, last: int) -> list[RowOutcome]:
+        return [
+            RowOutcome(RowRef(sequence), self._stage, self._outcome, reason, transient)
+            for sequence, (reason, transient) in self._notes.answered(first, last).refused.items()
+        ]
+
+
+def build_bearers(graph: Graph, ledger: Ledger, queries: Mapping[str, SourceQuery]) -> list[Bearer]:
+    """One for each link of a pipeline."""
+    division = divide(graph)
+    bearers = []
+    for joint in division.joints:
+        config = handover(graph, joint)
+        notes = LinkNotes(config.place.database)
+        bearer = Bearer(config, ledger, notes, LedgerAnswers(ledger, joint.source), queries, outside=False)
+        queries[joint.source].needed_elsewhere.append(bearer.needed_from)
+        bearers.append(bearer)
+    for name, node in graph.sinks.items():
+        if isinstance(node.config, PipelineSinkConfig):
+            link = division.front.nodes[name].config
+            assert isinstance(link, HandoverConfig)
+            notes = LinkNotes(link.place.database)
+            answers = PipelineAnswers(notes, name, BY_POLICY[link.on_failure])
+            bearers.append(Bearer(link, ledger, notes, answers, queries, outside=True))
+    return bearers
+
+
+class Bearer:
+    """Brings the answers of one link to the batches whose rows it holds."""
+
+    def __init__(
+        self,
+        config: HandoverConfig,
+        ledger: Ledger,
+        notes: LinkNotes,
+        answers: Answers,
+        queries: Mapping[str, SourceQuery],
+        *,
+        outside: bool,
+    ) -> None:
+        self._config, self._ledger, self._notes, self._answers = config, ledger, notes, answers
+        self._queries, self._outside = queries, outside
+        self._log = LogReader(config.place.log)
+        self._brought: dict[tuple[str, str, int, int], int] = {}
+        """How many rows were settled when their batch was last told."""
+        self._seen: tuple[int, int] | None = None
+        self._trouble = ""
+
+    def tend(self) -> None:
+        """Bring what is new; cheap when nobody has written. What cannot be brought now is tried again."""
+        version = (self._ledger.version(), self._notes.version())
+        if version == self._seen:
+            return
+        try:
+            settled, whole = self._answers.settled(), True
+            for parts in self._by_batch():
+                whole &= self._bring(parts, settled)
+            self._trouble = ""
+        except SignoffError as error:
+            whole = False
+            if (text := redact(str(error))) != self._trouble:
+                logger.warning('what became of the rows of "%s" cannot be told: %s', self._config.sink, text)
+            self._trouble = text
+        self._seen = version if whole else None
+
+    def needed_from(self) -> int:
+        """The link's log is read from here on, to bring the answers that are missing."""
+        return min((handed.first for handed in self._notes.each()), default=_NOTHING)
+
+    def tidy(self) -> None:
+        """Remove from a link to another pipeline what that has settled."""
+        if self._outside:
+            gap = from_range(0, self._log.head()) - self._answers.settled()
+            trim(self._config.place.log, min(gap.min() if gap else self._log.head(), self.needed_from()))
+
+    def close(self) -> None:
+        self._notes.close()
+
+    def _by_batch(self) -> list[list[Handed]]:
+        """What is in the log, by the batch it is of: rows that had to wait for a step come on their own."""
+        head = self._log.head()
+        found: dict[tuple[str, str, int, int], list[Handed]] = {}
+        for handed in self._notes.each():
+            if handed.last <= head:  # the last one may only be about to come
+                batch = handed.batch
+                found.setdefault((handed.sink, batch.source, batch.start, batch.end), []).append(handed)
+        return list(found.values())
+
+    def _bring(self, parts: list[Handed], settled: BitMap64) -> bool:
+        """Tell a batch; false when it must be tried again although nothing may have changed."""
+        batch, sink = parts[0].batch, parts[0].sink
+        number = sum(int(settled.range_cardinality(part.first, part.last)) for part in parts)
+        key = (sink, batch.source, batch.start, len(parts))
+        if self._brought.get(key) == number:
+            return True
+        answer = self._together([self._answer(part, settled) for part in parts])
+        query = self._queries.get(batch.source)
+        if query is not None and self._outside:
+            dead = [outcome for outcome in answer.outcomes if outcome.outcome == Outcome.DEAD_LETTERED]
+            query.runner.letters.store(dead, query.shared.control)
+        state = self._ledger.release(batch.source, batch.start, batch.end, sink, answer)
+        whole = number == sum(part.last - part.first for part in parts)
+        if state is None and not (batch.replay and whole):
+            return False  # the batch is in the log, but the ledger does not know it yet
+        self._brought[key] = number
+        if query is not None:
+            query.look_again(batch.start)
+        if state is None or not state.handed:
+            self._brought.pop(key)
+            for part in parts:
+                self._notes.forget(part)
+        return True
+
+    @staticmethod
+    def _together(answers: Sequence[Answer]) -> Answer:
+        """Of an event with rows in several parts nothing is said before the last of them is settled."""
+        still = BitMap64.union(BitMap64(), *(answer.still for answer in answers))
+        return Answer(
+            BitMap64.union(BitMap64(), *(answer.asked for answer in answers)),
+            still,
+            BitMap64.union(BitMap64(), *(answer.delivered for answer in answers)),
+            [one for answer in answers for one in answer.outcomes if one.row.sequence not in still],
+        )
+
+    def _answer(self, handed: Handed, settled: BitMap64) -> Answer:
+        first, last, asked = handed.first, handed.last, handed.origins
+        rows = from_range(first, last)
+        if not settled & rows:
+            return Answer(asked, asked, BitMap64())
+        delivered = self._answers.delivered(first, last) & settled
+        if rows == delivered & rows:
+            return Answer(asked, BitMap64(), asked)
+        origins = np.concatenate(
+            [events.column("position").to_numpy() for _, events in self._log.read(first, last, ["position"])]
+        )
+        numbers = np.arange(first, last, dtype=np.uint64)
+        still = from_numpy(origins[~_among(numbers, settled & rows)])
+        taken = from_numpy(origins[_among(numbers, delivered & rows)])
+        return Answer(asked, still, taken, self._outcomes(handed))
+
+    def _outcomes(self, handed: Handed) -> list[RowOutcome]:
+        """What did not simply end well, as outcomes of the events the rows were made from."""
+        found = self._answers.exceptions(handed.first, handed.last)
+        events = self._log.lookup(outcome.row.sequence for outcome in found)
+        outcomes = []
+        for one in found:
+            event = events[one.row.sequence]
+            made = EventId.parse(event["message_id"])
+            child = made.child if made.source == handed.batch.source else ""
+            row = RowRef(event["position"], child)
+            outcomes.append(RowOutcome(row, one.stage, one.outcome, one.reason, one.transient))
+        return outcomes
+
+
+def _among(
+    numbers: np.ndarray[tuple[int], np.dtype[np.uint64]], chosen: BitMap64
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return np.isin(numbers, np.frombuffer(chosen.to_array(), np.uint64), assume_unique=True)

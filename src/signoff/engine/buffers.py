@@ -1,0 +1,93 @@
+"""The buffers of a pipeline as people see them: how full they are, whose they are, and giving one up."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyroaring import BitMap64
+
+from signoff.engine.answers import Bearer, LedgerAnswers
+from signoff.engine.division import Joint, buffer_place, buffers_on_disk, divide
+from signoff.ledger.ledger import Ledger
+from signoff.ledger.outcome import BUFFER, Account
+from signoff.link.handover import HandoverConfig
+from signoff.link.notes import LinkNotes
+from signoff.log import LogReader
+from signoff.pipeline.graph import Graph
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One buffer, in a moment."""
+
+    name: str
+    sink: str | None
+    """The sink that takes its rows; None: it is in no pipeline any more, and nobody does."""
+    waiting: int
+    """Rows the sink has not taken yet."""
+    bytes: int
+    """What its log takes on the disk."""
+    max_bytes: int | None
+    account: Account
+
+    @property
+    def orphan(self) -> bool:
+        """It holds rows that nobody will take."""
+        return self.sink is None and self.waiting > 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "account": self.account.as_dict(), "orphan": self.orphan}
+
+
+def read_buffers(graph: Graph, ledger: Ledger) -> dict[str, Buffer]:
+    """Every buffer of the pipeline, and every other one that the state directory holds."""
+    joints = {joint.name: joint for joint in divide(graph).joints}
+    names = dict.fromkeys([*joints, *buffers_on_disk(graph)])
+    return {name: _read(graph, ledger, name, joints.get(name)) for name in names}
+
+
+def _read(graph: Graph, ledger: Ledger, name: str, joint: Joint | None) -> Buffer:
+    source = name + BUFFER
+    books = ledger.books(source)
+    log = LogReader(buffer_place(graph, source).log)
+    head = log.head()
+    account = books.account(head)
+    return Buffer(
+        name=name,
+        sink=joint.sink.name if joint else None,
+        waiting=account.in_flight,
+        bytes=log.size(log.first(), head),
+        max_bytes=joint.settings.max_bytes if joint and joint.in_use else None,
+        account=account,
+    )
+
+
+def give_up(graph: Graph, ledger: Ledger, name: str) -> int:
+    """Drop what waits in a buffer that no sink takes rows from, and settle the events it was made from.
+
+    Only while no run is alive. Returns how many rows were dropped; may be repeated.
+    """
+    source = name + BUFFER
+    place = buffer_place(graph, source)
+    dropped = read_buffers(graph, ledger)[name].waiting
+    for known in ledger.open_batches(source):
+        _drop(ledger, source, known.ref.start, known.ref.end)
+    start, end = ledger.books(source).next, LogReader(place.log).head()
+    if start < end:
+        _drop(ledger, source, start, end)
+    config = HandoverConfig(
+        place=place, sink=name, max_bytes=1, when_full="block", awaited_by=frozenset(), input=None
+    )
+    bearer = Bearer(
+        config, ledger, LinkNotes(place.database), LedgerAnswers(ledger, source), {}, outside=False
+    )
+    bearer.tend()
+    bearer.close()
+    return dropped
+
+
+def _drop(ledger: Ledger, source: str, start: int, end: int) -> None:
+    known = ledger.open_batch(source, start, end, [])
+    done = {sink: type(state)(done=True, error="given up") for sink, state in known.sinks.items()}
+    ledger.record(source, start, end, delivered=BitMap64(), outcomes=[], sinks=done, owed=BitMap64())

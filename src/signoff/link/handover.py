@@ -1,0 +1,218 @@
+"""The side of a link that hands rows on: a sink that writes whole batches into a log.
+
+Tasks write their rows into files of their own (`parts`), as events: the payload is the row as JSON, the
+message id is the row's id, and `position` says which event of the batch it was made from. The driver, which
+alone writes the log, appends the parts of a batch together; a batch is in the log whole or not at all.
+
+A kill between any two steps leads to the same batch being handed on again: it is recognised by its note.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pyarrow as pa
+
+from signoff.errors import Discarded, LogError, LogFull, StateError, TransientError
+from signoff.ledger.sequences import from_numpy
+from signoff.link.notes import Handed, LinkNotes
+from signoff.log import LogReader, LogWriter
+from signoff.pipeline.model import LogSettings, SinkConfig
+from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Part, Refusal, Sink, Writer
+from signoff.sinks.jsontext import json_objects
+from signoff.sinks.refusal import fit
+from signoff.sources.contract import EVENT_SCHEMA
+
+WhenFull = Literal["block", "drop_newest"]
+
+
+@dataclass(frozen=True)
+class LinkPlace:
+    """Where a link is kept."""
+
+    log: Path
+    notes: Path
+    """Directory of `link.db` and of the parts."""
+
+    @property
+    def database(self) -> Path:
+        return self.notes / "link.db"
+
+    @property
+    def parts(self) -> Path:
+        return self.notes / "parts"
+
+
+class HandoverConfig(SinkConfig):
+    """A sink that stands where the graph was cut. Made by the engine, never written by users."""
+
+    type: Literal["handover"] = "handover"
+    place: LinkPlace
+    sink: str
+    """The sink's name, for the notes."""
+    max_bytes: int
+    when_full: WhenFull
+    awaited_by: frozenset[str]
+    """Sources whose events wait until their rows are settled behind the link."""
+
+    def build(self, base: Path) -> HandoverSink:
+        return HandoverSink(self.sink, self.place, self.max_bytes, self.when_full)
+
+
+class HandoverSink(Sink):
+    """Appends the rows of a batch to the log of a link."""
+
+    atomic: ClassVar[bool] = True
+    wants_origins: ClassVar[bool] = True
+
+    def __init__(self, name: str, place: LinkPlace, max_bytes: int, when_full: WhenFull) -> None:
+        self._name, self._place = name, place
+        self._settings, self._when_full = LogSettings(max_bytes=max_bytes), when_full
+        self._forget()
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._log: LogWriter | None = None
+        self._notes: LinkNotes | None = None
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        return {name: getattr(self, name) for name in ("_name", "_place", "_settings", "_when_full")}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
+
+    def prepare(self) -> None:
+        with self._lock:
+            self._open()
+
+    def release(self) -> None:
+        with self._lock:
+            if self._log is not None:
+                with suppress(LogError):
+                    self._log.close()
+            if self._notes is not None:
+                self._notes.close()
+            self._log = self._notes = None
+
+    def open(self, part: Part) -> Writer:
+        return _PartWriter(self._place.parts, part)
+
+    def commit(self, batch: BatchRef, parts: Sequence[bytes]) -> None:
+        with self._lock:
+            try:
+                self._append(batch, [self._place.parts / part.decode() for part in parts])
+            except LogFull as error:
+                if self._when_full == "drop_newest" and "[log-full]" in str(error):
+                    raise Discarded(f"the buffer is full ({self._settings.max_bytes} bytes)") from error
+                raise TransientError(str(error)) from error
+            except (LogError, StateError, OSError) as error:
+                raise TransientError(str(error)) from error
+
+    def _append(self, batch: BatchRef, parts: Sequence[Path]) -> None:
+        log, notes = self._open()
+        log.sync()  # of a batch that found no room on the disk the last time
+        known = notes.find(self._name, batch)
+        if known is None or known.last > log.durable_sequence:
+            events = _united(parts)
+            log.append(events.slice(0, 0))  # whether there is room, before anything is noted
+            first = log.next_sequence
+            origins = from_numpy(events.column("position").to_numpy())
+            notes.note(Handed(self._name, batch, first, first + events.num_rows, origins))
+            log.append(events)
+            log.sync()
+        for part in parts:
+            part.unlink(missing_ok=True)
+
+    def _open(self) -> tuple[LogWriter, LinkNotes]:
+        if self._log is None or self._notes is None:
+            self._place.parts.mkdir(parents=True, exist_ok=True)
+            for left in self._place.parts.iterdir():  # of tasks whose batch is done again
+                left.unlink(missing_ok=True)
+            notes = self._notes or LinkNotes(self._place.database)
+            self._notes = notes
+            last = notes.last()
+            half = last is not None and LogReader(self._place.log).scan() < last.last
+            keep = last.first if half and last is not None else None
+            self._log = LogWriter(self._place.log, self._settings, keep_upto=keep)
+        return self._log, self._notes
+
+
+class _PartWriter(Writer):
+    """One task's rows, in a file that is durable when it is closed."""
+
+    def __init__(self, directory: Path, part: Part) -> None:
+        self._name = f"{part.batch.key}.{part.partition}.{part.attempt}"
+        self._path = directory / self._name
+        self._file: Any = None
+        self._stream: Any = None
+
+    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
+        sorted_out = fit(rows)
+        if sorted_out.rows.num_rows:
+            try:
+                self._begin().write_batch(_events(sorted_out.rows))
+            except OSError as error:
+                raise TransientError(f"{self._path}: {error.strerror}") from error
+        return sorted_out.refusals
+
+    def close(self) -> bytes | None:
+        if self._stream is None:
+            return None
+        try:
+            self._stream.close()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+        except OSError as error:
+            raise TransientError(f"{self._path}: {error.strerror}") from error
+        return self._name.encode()
+
+    def abort(self) -> None:
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._path.unlink(missing_ok=True)
+
+    def _begin(self) -> Any:
+        if self._stream is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("wb")
+            self._stream = pa.ipc.new_stream(self._file, EVENT_SCHEMA)
+        return self._stream
+
+
+def _events(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows as events of the link's log."""
+    number = rows.num_rows
+    columns = rows.drop_columns([EVENT_ID, ORIGIN])
+    now = pa.scalar(time.time_ns() // 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    return pa.RecordBatch.from_arrays(
+        [
+            json_objects(columns).cast(pa.large_binary()).cast(pa.binary()),
+            pa.nulls(number, EVENT_SCHEMA.field("headers").type),
+            rows.column(EVENT_ID).cast(pa.string()),
+            pa.repeat(now, number),
+            pa.nulls(number, pa.int64()),
+            rows.column(ORIGIN),
+            pa.nulls(number, pa.string()),
+        ],
+        schema=EVENT_SCHEMA,
+    )
+
+
+def _united(parts: Sequence[Path]) -> pa.RecordBatch:
+    """The rows of all tasks, in the order of the log they come from."""
+    tables = []
+    for part in sorted(parts, key=lambda path: int(path.name.split(".")[-2])):
+        with part.open("rb") as file:
+            tables.append(pa.ipc.open_stream(file).read_all())
+    whole = pa.concat_tables(tables or [EVENT_SCHEMA.empty_table()]).combine_chunks().to_batches()
+    return whole[0] if whole else pa.RecordBatch.from_pylist([], schema=EVENT_SCHEMA)

@@ -1,0 +1,158 @@
+"""What a link knows besides its log: which batches it holds, and what the reading pipeline has answered.
+
+Invariants:
+- A batch is noted before its rows are appended: `first` is where the log ended then, `last` where it
+  ends with them. It is in the log if the log reaches `last`; if not, nobody has seen any of it.
+- At most one noted batch is not in the log; it is the last one.
+- Answers only grow: what was answered stays answered until the batch it belongs to is forgotten.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyroaring import BitMap64
+
+from signoff.ledger.sequences import from_bytes, from_range, to_bytes
+from signoff.ledger.store import Store
+from signoff.sinks.contract import BatchRef
+
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE handed (
+    sink TEXT NOT NULL, source TEXT NOT NULL, start INTEGER NOT NULL, "end" INTEGER NOT NULL,
+    replay INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, origins BLOB NOT NULL,
+    PRIMARY KEY (sink, source, start, replay)
+);
+CREATE INDEX handed_in_order ON handed (first);
+CREATE TABLE answered (upto INTEGER NOT NULL, beyond BLOB NOT NULL);
+INSERT INTO answered VALUES (0, x'');
+CREATE TABLE refused (sequence INTEGER PRIMARY KEY, reason TEXT NOT NULL, transient INTEGER NOT NULL)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """The rows of one batch: they are [first, last) of the link's log."""
+
+    sink: str
+    """The sink that handed them on, as the pipeline called it then."""
+    batch: BatchRef
+    first: int
+    last: int
+    origins: BitMap64
+    """The events they were made from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What the reading pipeline has said of events of the link's log."""
+
+    settled: BitMap64
+    refused: Mapping[int, tuple[str, bool]]
+    """Of these: why it refused them, and whether another time may do."""
+
+
+class LinkNotes:
+    """`link.db` of one link; both sides may have it open at once."""
+
+    def __init__(self, path: Path, *, readonly: bool = False) -> None:
+        self._store = Store(path, schema=_SCHEMA, version=_VERSION, readonly=readonly)
+
+    # -- the side that hands on
+
+    def note(self, handed: Handed) -> None:
+        """A batch is about to be appended; replaces the last one, if that never came to be in the log."""
+        batch = handed.batch
+        with self._store.write() as db:
+            db.execute("DELETE FROM handed WHERE first >= ?", (handed.first,))
+            db.execute(
+                "INSERT INTO handed VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (handed.sink, batch.source, batch.start, batch.end, batch.replay, handed.first, handed.last,
+                 to_bytes(handed.origins)),
+            )  # fmt: skip
+
+    def find(self, sink: str, batch: BatchRef) -> Handed | None:
+        with self._store.read() as db:
+            row = db.execute(
+                "SELECT * FROM handed WHERE sink = ? AND source = ? AND start = ? AND replay = ?",
+                (sink, batch.source, batch.start, batch.replay),
+            ).fetchone()
+        return _handed(row) if row else None
+
+    def last(self) -> Handed | None:
+        """The batch that was noted last."""
+        with self._store.read() as db:
+            row = db.execute("SELECT * FROM handed ORDER BY first DESC LIMIT 1").fetchone()
+        return _handed(row) if row else None
+
+    def each(self) -> list[Handed]:
+        """The batches that are not forgotten, in the order of the log."""
+        with self._store.read() as db:
+            return [_handed(row) for row in db.execute("SELECT * FROM handed ORDER BY first")]
+
+    def forget(self, handed: Handed) -> None:
+        """Nobody waits for an answer about this batch any more, and it will not be handed on again."""
+        batch = handed.batch
+        with self._store.write() as db:
+            db.execute(
+                "DELETE FROM handed WHERE sink = ? AND source = ? AND start = ? AND replay = ?",
+                (handed.sink, batch.source, batch.start, batch.replay),
+            )
+            (oldest,) = db.execute("SELECT min(first) FROM handed").fetchone()
+            db.execute("DELETE FROM refused WHERE sequence < ?", (handed.last if oldest is None else oldest,))
+
+    # -- the side that reads
+
+    def answer(self, settled: BitMap64, refused: Mapping[int, tuple[str, bool]]) -> None:
+        """These events of the log are settled; the refused are among them. May be repeated."""
+        with self._store.write() as db:
+            known = _settled(db) | settled
+            upto = _first_gap(known)
+            db.execute(
+                "UPDATE answered SET upto = ?, beyond = ?", (upto, to_bytes(known - from_range(0, upto)))
+            )
+            db.executemany(
+                "INSERT OR REPLACE INTO refused VALUES (?, ?, ?)",
+                [(sequence, reason, transient) for sequence, (reason, transient) in refused.items()],
+            )
+
+    # -- both
+
+    def answered(self, first: int, last: int) -> Answered:
+        with self._store.read() as db:
+            refused = db.execute("SELECT * FROM refused WHERE sequence >= ? AND sequence < ?", (first, last))
+            reasons = {row["sequence"]: (row["reason"], bool(row["transient"])) for row in refused}
+            return Answered(_settled(db) & from_range(first, last), reasons)
+
+    def version(self) -> int:
+        """A number that changes when anyone has written; cheap enough to poll."""
+        return self._store.version()
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def _settled(db: sqlite3.Connection) -> BitMap64:
+    row = db.execute("SELECT upto, beyond FROM answered").fetchone()
+    return from_range(0, row["upto"]) | from_bytes(row["beyond"])
+
+
+def _first_gap(numbers: BitMap64) -> int:
+    """The first number that is not in the set."""
+    low, high = 0, len(numbers)
+    while low < high:  # all below `low` are in; if all below the middle are, the gap is behind it
+        middle = (low + high + 1) // 2
+        if numbers.range_cardinality(0, middle) == middle:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _handed(row: sqlite3.Row) -> Handed:
+    batch = BatchRef(row["source"], row["start"], row["end"], row["replay"])
+    return Handed(row["sink"], batch, row["first"], row["last"], from_bytes(row["origins"]))

@@ -1,0 +1,118 @@
+"""Rows that another pipeline hands on: the reading end of a link.
+
+Each row is an event: its payload is the row as JSON, its message id the id the row has there. What becomes of
+the events here is noted in the link, and settles the events of the other pipeline. A refusal here is a
+refusal by its sink there. Both may be stopped, killed and started again on their own.
+
+`position` is the number of a row in the link's log. Every row is taken, in order, so the number of an event
+here and of its row there differ by the same amount always.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from signoff.errors import SourceError
+from signoff.ledger.sequences import from_numpy
+from signoff.link.notes import LinkNotes
+from signoff.log import LogReader
+from signoff.pipeline.model import SourceConfig
+from signoff.sources.contract import EVENT_SCHEMA, EndOfSource, Resume, Settlement, Source, SourceContext
+
+
+class PipelineConfig(SourceConfig):
+    """Another pipeline."""
+
+    summary: ClassVar[str] = "Takes what another pipeline hands on; that one settles with this one."
+    example: ClassVar[str] = "path: ./links/alarms"
+    type: Literal["pipeline"] = "pipeline"
+    path: str
+    """Directory of the link, which the sink `pipeline` of the other one names as well."""
+
+    def build(self, base: Path) -> Source:
+        return PipelineSource((base / self.path).resolve())
+
+
+class PipelineSource(Source):
+    """One link, read by one pipeline."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._log = LogReader(directory / "log")
+        self._notes: LinkNotes | None = None
+        self._lock = -1
+        self._next = 0
+        """The next row of the link."""
+        self._ahead = 0
+        """How much larger the number of a row is than that of its event."""
+        self._once = False
+
+    def open(self, context: SourceContext, resume: Resume) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(self._directory)
+        self._notes = LinkNotes(self._directory / "link.db")
+        self._once = context.once
+        known = resume.position is not None
+        self._next = resume.position + 1 if resume.position is not None else self._log.first()
+        self._ahead = self._next - resume.next_sequence
+        if self._next > self._log.head() and known:
+            raise SourceError(
+                f"{self._directory}: the link ends at {self._log.head()}, but rows up to {self._next} were "
+                "taken from it; was it removed? Give this pipeline another state directory to start anew"
+            )
+
+    def receive(self, max_events: int, timeout_s: float) -> pa.RecordBatch | None:
+        end = min(self._log.head(), self._next + max_events)
+        if end <= self._next:
+            if self._once:
+                raise EndOfSource
+            time.sleep(timeout_s)
+            return None
+        first, events = next(self._log.read(self._next, end))
+        self._next = first + events.num_rows
+        return _received(first, events)
+
+    def settle(self, settlement: Settlement) -> None:
+        assert self._notes is not None
+        refused = {
+            sequence + self._ahead: (reason, sequence in settlement.transient or expired)
+            for reasons, expired in ((settlement.refused, False), (settlement.expired, True))
+            for sequence, reason in reasons.items()
+        }
+        self._notes.answer(self._moved(settlement.acknowledged) | BitMap64(refused), refused)
+
+    def close(self) -> None:
+        if self._notes is not None:
+            self._notes.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+
+    def _moved(self, sequences: BitMap64) -> BitMap64:
+        return from_numpy(np.frombuffer(sequences.to_array(), np.uint64) + np.uint64(self._ahead))
+
+
+def _received(first: int, events: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of the link as events of this source."""
+    positions = pa.array(np.arange(first, first + events.num_rows, dtype=np.int64))
+    arrays = [positions if field.name == "position" else events.column(field.name) for field in EVENT_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
+
+
+def _lock(directory: Path) -> int:
+    descriptor = os.open(directory / "reader", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise SourceError(
+            f"{directory}: another pipeline reads this link; give each its own, with a sink of its own"
+        ) from None
+    return descriptor

@@ -1,0 +1,48 @@
+"""Rows as they were handed on: the JSON of a link's log, back into the columns they had.
+
+Not a type of its own for users: the engine puts it behind the log of a buffer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
+
+from signoff.transforms.contract import FieldError, Step, Transform
+from signoff.transforms.frame import View
+from signoff.transforms.parse_json import parse
+
+_NO_WAY_BACK = ("interval", "variant", "time(", "calendar", "void", "geometry", "geography")
+"""Types, by how their names begin, that Spark does not read from the JSON it would be kept as."""
+
+
+class RowsConfig(Transform):
+    summary: ClassVar[str] = "Rows of a buffer."
+    type: Literal["rows"] = "rows"
+    columns: str
+    """The rows' schema, as Spark writes it in JSON."""
+
+    def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
+        schema = StructType.fromJson(json.loads(self.columns))
+        return {None: parse(step, view, schema, self.on_error)}
+
+
+def check_kept(schema: Mapping[str, DataType]) -> None:
+    """Raises FieldError for a column that would not come back from a buffer as it was."""
+    for name, kind in schema.items():
+        if (wrong := _unfit(kind)) is not None:
+            message = f'column "{name}" ({wrong.simpleString()}) cannot be kept in a buffer'
+            raise FieldError("buffer", "buffer-type", message, "cast it with a select before this sink")
+
+
+def _unfit(kind: DataType) -> DataType | None:
+    if isinstance(kind, StructType):
+        return next((found for field in kind if (found := _unfit(field.dataType)) is not None), None)
+    if isinstance(kind, ArrayType):
+        return _unfit(kind.elementType)
+    if isinstance(kind, MapType):
+        return kind if not isinstance(kind.keyType, StringType) else _unfit(kind.valueType)
+    return kind if kind.simpleString().startswith(_NO_WAY_BACK) else None
