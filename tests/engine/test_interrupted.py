@@ -107,7 +107,7 @@ def test_a_search_that_is_cut_off_blames_nobody(tmp_path, monkeypatch, ends, at)
     query: Any = SimpleNamespace(
         spark=SimpleNamespace(sparkContext=SimpleNamespace(addJobTag=id, removeJobTag=id, _jsc=_Broken())),
         _range=lambda low, high, without, parts: (low, high if 7 not in without else low),
-        _compile=lambda span: SimpleNamespace(df=span),
+        _compile=lambda span, trial: SimpleNamespace(df=span),
         shared=SimpleNamespace(control=control),
         runner=SimpleNamespace(halt=halt),
     )

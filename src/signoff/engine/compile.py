@@ -100,16 +100,17 @@ def compile_source(
     sinks: set[str] | None = None,
     entry: str | None = None,
     counts: bool = False,
+    trial: bool = False,
     problem: Callable[[Problem], None] | None = None,
 ) -> Plan | None:
     """Compile what hangs on `source`. `df` has the columns of the log's Spark source.
 
     `sinks` restricts the plan to some sinks, `entry` to what lies behind one transform (for a
     replayed dead letter). With `counts` it is counted at which step rows end (see `engine.ended`).
-    With `problem` given, every error of every node is reported there and None
-    is returned if there was any; without, the first error is raised as PipelineError.
+    `trial`: it is only to be seen what it fails on. With `problem` given, every error of every node is
+    reported there and None is returned if there was any; without, the first error is raised as PipelineError.
     """
-    return _Compiler(graph, source, streaming, sinks, entry, counts, problem).compile(df)
+    return _Compiler(graph, source, streaming, sinks, entry, counts, trial, problem).compile(df)
 
 
 class _Compiler:
@@ -121,10 +122,11 @@ class _Compiler:
         sinks: set[str] | None,
         entry: str | None,
         counts: bool,
+        trial: bool,
         problem: Callable[[Problem], None] | None,
     ) -> None:
         self.graph, self.source, self.streaming = graph, source, streaming
-        self.counts, self.problem = counts, problem
+        self.counts, self.trial, self.problem = counts, trial, problem
         self.failed = False
         behind = graph.downstream(source)
         if entry is not None and entry != source:
@@ -190,7 +192,7 @@ class _Compiler:
         if len(views) > 1:
             self._mark_pending()
         assert isinstance(node.config, Transform)
-        step = Step(node.name, self.graph.base, self.streaming)
+        step = Step(node.name, self.graph.base, self.streaming, self.trial)
         for output, result in node.config.compile(step, view).items():
             self.views[Port(node.name, output)] = result
         self.stateful |= node.config.stateful

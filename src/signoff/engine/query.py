@@ -141,14 +141,17 @@ class SourceQuery(ABC):
         others = frozenset[int]() if events is None else frozenset(range(start, end)) - events
         return self._compile(self._range(start, end, others), sinks)
 
-    def _compile(self, rows: DataFrame, sinks: set[str] | None = None, *, streaming: bool = False) -> Plan:
+    def _compile(
+        self, rows: DataFrame, sinks: set[str] | None = None, *, streaming: bool = False, trial: bool = False
+    ) -> Plan:
         plan = compile_source(
             self.shared.graph,
             self.source,
             rows,
             streaming=streaming,
             sinks=sinks,
-            counts=sinks is None and not streaming,
+            counts=sinks is None and not streaming and not trial,
+            trial=trial,
         )
         assert plan is not None
         return plan
@@ -184,7 +187,7 @@ class SourceQuery(ABC):
             shares = evenly(low, high, PARTS)
             with TaskWatch(self.spark.sparkContext) as watch:
                 try:
-                    touch(self._compile(self._range(low, high, without, parts=PARTS)).df)
+                    touch(self._compile(self._range(low, high, without, parts=PARTS), trial=True).df)
                 except Exception as error:  # every failure is an answer here
                     if self.shared.control.overdue or self.runner.halt.is_set():
                         raise Interrupted from error

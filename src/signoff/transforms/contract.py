@@ -26,6 +26,9 @@ class Step:
     """Directory of the pipeline file."""
     streaming: bool
     """False when the plan runs over a fixed range (a retry, a probe for poison, a replay)."""
+    trial: bool = False
+    """The plan is only run to see which event it fails on. A step that brings events together may leave them
+    where they are then: behind a shuffle nobody knows whose task failed."""
 
 
 class Transform(TransformConfig):
