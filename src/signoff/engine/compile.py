@@ -4,7 +4,8 @@ The plan of a source is everything stateless and stateful behind it, down to the
 Python: one record per row with its lineage (of rows that are events as they came, only the sequence:
 a column of empty texts costs as much as any other), the columns any sink needs, one boolean per delivery
 and the error columns. Rows that go nowhere and carry no error are left out here, inside Spark: an
-event that appears nowhere in a finished batch was dropped, and that costs nothing.
+event that appears nowhere in a finished batch was dropped. How many ended where is counted in passing
+(see `ended`).
 """
 
 from __future__ import annotations
