@@ -3,8 +3,9 @@
     alone     a pipeline: parse_json, filter, files
     beside    the same, and a webhook on the same events whose server refuses every connection
 
-Events are in the log already. The rate is that of the files: from the first batch that is visible to the
-last. Afterwards the files must hold each event once, and memory must not have grown with what waits.
+Events are in the log already, so the load is as full as it gets, and the webhook is down for as long as it
+lasts. The rate is that of the files: from the first batch that is visible to the last. Afterwards the files
+must hold each event once, and memory must not have grown with what waits.
 
     .venv/bin/python bench/routes.py [--events 4000000] [--rounds 2] [--json FILE]
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -33,8 +35,10 @@ from signoff.pipeline.model import SparkSettings
 NOBODY = "http://127.0.0.1:9/events"
 
 
-def run(spark: SparkSession, base: Path, log: Path, events: int, *, beside: bool) -> tuple[float, float]:
-    """Events per second that reach the files; and how much this process and Spark grew, in MB."""
+def run(
+    spark: SparkSession, base: Path, log: Path, events: int, *, beside: bool
+) -> tuple[float, float, float]:
+    """Events per second that reach the files, for how long; how much this process and Spark grew, in MB."""
     pipeline = Pipeline("bench", state=str(base / "state"), base=base)
     pipeline.source("incoming", "generate", count=1, max_events_per_batch=BATCH // 5)
     pipeline.transform("parsed", "parse_json", input="incoming", schema=SCHEMA, timestamp_format=FORMAT)
@@ -63,7 +67,8 @@ def run(spark: SparkSession, base: Path, log: Path, events: int, *, beside: bool
     check(out, events)
     files = sorted(out.glob("*.jsonl"))
     first = bounds(files[0])[1]
-    return (events - first) / (files[-1].stat().st_mtime - files[0].stat().st_mtime), grown
+    seconds = files[-1].stat().st_mtime - files[0].stat().st_mtime
+    return (events - first) / seconds, seconds, grown
 
 
 def bounds(file: Path) -> tuple[int, int]:
@@ -92,6 +97,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    logging.getLogger("signoff").setLevel(logging.ERROR)  # the webhook fails, as it should
     best = {"alone": 0.0, "beside": 0.0}
     with tempfile.TemporaryDirectory(prefix="signoff-bench-") as name:
         base = Path(name)
@@ -103,9 +109,12 @@ def main() -> None:
             for variant in best:
                 home = base / f"{variant}{turn}"
                 home.mkdir()
-                rate, grown = run(spark, home, log, given.events, beside=variant == "beside")
+                rate, seconds, grown = run(spark, home, log, given.events, beside=variant == "beside")
                 note = "" if turn else "  (warm-up)"
-                print(f"{variant:8} {rate:>10,.0f} events/s  memory {grown:+.0f} MB{note}", flush=True)
+                print(
+                    f"{variant:8} {rate:>10,.0f} events/s for {seconds:.0f} s  memory {grown:+.0f} MB{note}",
+                    flush=True,
+                )
                 best[variant] = max(best[variant], rate if turn else 0.0)
                 shutil.rmtree(home)
         spark.stop()

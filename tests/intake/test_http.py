@@ -132,8 +132,11 @@ def test_more_events_than_may_be_pending_are_turned_away(client: Client) -> None
     second = client.post(b"3").result(10)
     assert second.status_code == 503
     assert "nothing was taken" in second.json()["error"]
+    held = client.intake.wait_for(lambda now: now.held_since)
+    assert held.state == "receiving" and held.held_because.startswith("2 events are not settled")
     settle(client.base, 0, 2)
     assert first.result(10).status_code == 200
+    client.intake.wait_for(lambda now: now.held_since is None)
     third = client.post_and_log(b"3", 3)
     settle(client.base, 2, 3)
     assert third.result(10).json()["first_id"] == "incoming/2"

@@ -405,6 +405,21 @@ def test_a_source_that_is_held_back_keeps_its_connection(rabbitmq: RabbitMQ, que
     assert rabbitmq.count(queue) == 0
 
 
+def test_a_source_at_its_limit_of_unacknowledged_messages_says_so(
+    rabbitmq: RabbitMQ, queue: str, open_: Open
+) -> None:
+    rabbitmq.publish(bodies(*range(5)), queue)
+    rabbit = open_(prefetch=3)
+    rabbit.take(3)
+    assert rabbit.source.limit() == "3 messages are unacknowledged, more are not delivered (prefetch)"
+    rabbit.settle(0)
+    assert rabbit.source.limit() == ""
+    rabbit.take(4)
+    assert rabbit.source.limit()
+    rabbit.close()
+    assert rabbit.source.limit() == "", "without a connection that is not the reason"
+
+
 def test_a_broker_that_does_not_answer_does_not_hold_the_intake(
     rabbitmq: RabbitMQ, queue: str, open_: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

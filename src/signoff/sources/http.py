@@ -105,6 +105,12 @@ class HttpSource(Source):
             if end == delivery.count:
                 self._inbox.in_log(delivery)
 
+    def limit(self) -> str:
+        pending = self._inbox.pending
+        if pending < self._config.max_pending:
+            return ""
+        return f"{pending} events are not settled, requests are answered 503 (max_pending)"
+
     def settle(self, settlement: Settlement) -> None:
         self._settled |= settlement.acknowledged
         self._settled |= BitMap64([*settlement.refused, *settlement.expired])
