@@ -95,7 +95,7 @@ class Rule:
     when: Predicate
     times: int | None
     """How many requests it answers; None: no limit."""
-    body: bytes
+    body: bytes | Callable[[Request], str]
     headers: dict[str, str]
     used: int = 0
 
@@ -137,6 +137,9 @@ class WebhookServer:
         self.url = f"http://127.0.0.1:{self.port}{path}"
         self.requests: list[Request] = []
         """Every request that arrived, in order, answered or not."""
+        self.most_at_once = 0
+        """Most requests that were waiting for an answer at the same time."""
+        self._open = 0
         self._lock = threading.RLock()
         self._rules: list[Rule] = []
         self._holds: list[Hold] = []
@@ -157,11 +160,11 @@ class WebhookServer:
         when: Predicate = lambda _: True,
         *,
         times: int | None = None,
-        body: str = "",
+        body: str | Callable[[Request], str] = "",
         headers: dict[str, str] | None = None,
     ) -> Rule:
-        """From now on, answer requests that fit with this status."""
-        rule = Rule(status, when, times, body.encode(), headers or {})
+        """From now on, answer requests that fit with this status, and with a body that may depend on them."""
+        rule = Rule(status, when, times, body.encode() if isinstance(body, str) else body, headers or {})
         with self._lock:
             self._rules.insert(0, rule)
         return rule
@@ -203,10 +206,16 @@ class WebhookServer:
         """Wait until the condition holds: `server.wait_for(lambda s: len(s.accepted) == 3)`."""
         return wait_until(lambda: condition(self), timeout_s)
 
+    def _answered(self) -> None:
+        with self._lock:
+            self._open -= 1
+
     def _arrived(self, request: Request) -> Rule:
         """Record a request, keep it waiting if a hold says so, and choose its answer."""
         with self._lock:
             self.requests.append(request)
+            self._open += 1
+            self.most_at_once = max(self.most_at_once, self._open)
             hold = next((one for one in self._holds if one._fits(request)), None)
             if hold is not None:
                 hold.held.append(request)
@@ -265,14 +274,16 @@ class _Handler(BaseHTTPRequestHandler):
         if self.connection not in self.server.open or self.server.webhook._server is not self.server:
             self.close_connection = True  # the server went down while the request was held
             return
+        body = rule.body if isinstance(rule.body, bytes) else rule.body(request).encode()
         request.status = rule.status
         self.send_response(rule.status)
-        for name, value in {"Content-Length": str(len(rule.body)), **rule.headers}.items():
+        for name, value in {"Content-Length": str(len(body)), **rule.headers}.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(rule.body)
+        self.server.webhook._answered()
+        self.wfile.write(body)
 
-    do_PUT = do_POST  # noqa: N815
+    do_GET = do_PUT = do_POST  # noqa: N815
 
     def log_message(self, *_: object) -> None:
         pass

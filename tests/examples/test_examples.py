@@ -121,7 +121,7 @@ def test_a_function_says_what_became_of_each_event(copy: Callable[[str], Path]) 
     prices = home / "prices.txt"
     prices.rename(home / "later.txt")
     with running(home / "pipeline.py"):
-        wait_until(lambda: account(home / "pipeline.py")["in_flight"] == 2)
+        wait_until(lambda: account(home / "pipeline.py")["in_flight"] == 3)
         waits = call(SIGNOFF, "explain", home / "pipeline.py", "incoming/0").stdout
         assert "it waits for step priced since" in waits and "the price list is not there" in waits
         (home / "later.txt").rename(prices)

@@ -174,3 +174,47 @@ def test_a_dead_letter_whose_replay_meets_a_step_that_fails_for_now_stays(
     product.command("dead-letters", "replay", str(product.file), "--all")
     running.wait_for(lambda: webhook.accepted_ids == ["incoming/0"])
     running.wait_for(lambda: product.account() == books(delivered=1))
+
+
+def test_a_sink_that_is_behind_when_an_event_begins_to_wait_gets_it_as_well(
+    inline: Make, webhook: WebhookServer, tmp_path: Path
+) -> None:
+    failing = webhook.answer(503)
+    product = inline(
+        sources={"incoming": HTTP},
+        transforms={"parsed": PARSE, "step": WAITING},
+        sinks={"hook": webhook_sink(webhook, "step"), "out": {**OUT, "input": "step"}},
+    )
+    running = product.start()
+    needs = tmp_path / "needed"
+    first = product.post({"n": 0})
+    running.wait_for(lambda: ids(product) == ["incoming/0"])
+    second = product.post({"n": 1, "needs": str(needs)})
+    running.wait_for(lambda: len(calls(needs)) >= 2)
+    needs.touch()
+    running.wait_for(lambda: ids(product) == ["incoming/0", "incoming/1"])
+    assert_waits(second)
+    failing.stop()
+    assert code(first) == code(second) == 200
+    assert webhook.accepted_ids == ["incoming/0", "incoming/1"]
+    assert product.account() == books(delivered=2)
+
+
+def test_an_event_waits_also_behind_a_step_that_keeps_state(inline: Make, tmp_path: Path) -> None:
+    product = inline(
+        sources={"incoming": FILES},
+        transforms={
+            "parsed": PARSE,
+            "once": {"type": "dedupe", "input": "parsed", "keys": ["n"]},
+            "step": {**WAITING, "input": "once"},
+        },
+        sinks={"out": {**OUT, "input": "step"}},
+    )
+    needs = tmp_path / "needed"
+    product.put("a.jsonl", [{"n": 0}, {"n": 1, "needs": str(needs)}, {"n": 0}, {"n": 2}])
+    running = product.start()
+    running.wait_for(lambda: len(calls(needs)) >= 2)
+    needs.touch()
+    running.wait_for(lambda: product.account()["in_flight"] == 0)
+    assert sorted(row["n"] for row in product.rows()) == [0, 1, 2]
+    assert product.account() == books(delivered=3, dropped=1)

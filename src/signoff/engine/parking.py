@@ -3,11 +3,15 @@
 The place where they wait is the log itself, which keeps everything that is not settled; what is owed by
 whom is in the ledger. So nothing is copied, a kill forgets nothing, and the log's size limit is the bound.
 
-Two kinds of waiting:
+Two kinds of waiting for a sink:
 
     rows       a sink took the others of the batch: they are tried again on their own, and hold up nobody
     a batch    the sink took nothing, it seems to be down: this and all later batches wait for it, in their
                order; only the first of them is tried, the other sinks get theirs as if nothing had happened
+
+Rows that wait for a step (see `waiting`) are asked for in turns with what sinks owe, the longest due first. A
+step that fails for all it was asked for rests before it is asked for anything else, for half the time these
+rows wait: so a service that is down costs few tries, and rows that always fail keep no others from theirs.
 
 A sink that works again is behind. So that it catches up although new batches never end, one new batch
 is taken for every `_CATCH_UP` that it has been given.
@@ -24,7 +28,7 @@ from itertools import islice
 
 from signoff.engine.batch import BatchRunner
 from signoff.engine.waiting import due_again
-from signoff.ledger.outcome import BatchState, SinkState
+from signoff.ledger.outcome import BatchState, SinkState, Wait
 from signoff.sinks.contract import BatchRef
 
 _CATCH_UP = 2
@@ -59,6 +63,9 @@ class Parking:
         """Whether a sink that is behind took rows when it was last asked."""
         self._credits = 0
         self._taken_at = 0.0
+        self._rests: dict[str, float] = {}
+        """By step, until when it is left alone."""
+        self._steps_next = False
 
     def __len__(self) -> int:
         return len(self._parked)
@@ -138,6 +145,7 @@ class Parking:
         if not parked.known.settled:
             self._round(parked, asked)
         with self._changed:
+            self._let_rest(parked, asked)
             for name in behind:
                 self._works[name] = not _is_behind(parked.known.sinks[name])
                 self._credits += self._works[name]
@@ -167,8 +175,17 @@ class Parking:
     def _round(self, parked: _Parked, asked: dict[str, SinkState]) -> None:
         known = self._runner.round(parked.batch, None, parked.known, asked)
         wait_s = partial(self._runner.wait_s, parked.batch)
-        parked.due |= due_again(self._runner.owing(known), asked, parked.due, wait_s)
+        owing = self._runner.owing(known)
+        due = {name: at for name, at in parked.due.items() if name in owing}
+        parked.due = due | due_again(owing, asked, due, wait_s)
         parked.known = known
+
+    def _let_rest(self, parked: _Parked, asked: dict[str, SinkState]) -> None:
+        for name, before in asked.items():
+            if (wait := Wait.parse(name)) is not None:
+                after, now = parked.known.sinks[name], time.monotonic()
+                failed = not after.done and after.owed == before.owed
+                self._rests[wait.step] = (now + parked.due.get(name, now)) / 2 if failed else 0.0
 
     def _park(self, parked: _Parked, asked: Iterable[str]) -> None:
         with self._changed:
@@ -186,15 +203,37 @@ class Parking:
         self._changed.notify_all()
 
     def _due(self) -> tuple[_Parked, list[str]] | None:
-        """A batch, and which of its sinks are to be asked now; of a sink that is behind only the first."""
+        """A batch, and whom to ask for it now: some of its sinks, or a step."""
         now = time.monotonic()
+        self._steps_next = not self._steps_next
+        if self._steps_next:
+            return self._due_step(now) or self._due_sinks(now)
+        return self._due_sinks(now) or self._due_step(now)
+
+    def _due_step(self, now: float) -> tuple[_Parked, list[str]] | None:
+        due = [
+            (parked.due.get(name, 0.0), parked, wait, name)
+            for parked in self._parked.values()
+            for name in self._runner.owing(parked.known)
+            if (wait := Wait.parse(name)) is not None
+            and max(parked.due.get(name, 0.0), self._rests.get(wait.step, 0.0)) <= now
+        ]
+        if not due:
+            return None
+        _, first, step, _ = min(due, key=lambda one: one[0])
+        return first, [name for _, parked, wait, name in due if parked is first and wait.step == step.step]
+
+    def _due_sinks(self, now: float) -> tuple[_Parked, list[str]] | None:
+        """Of a sink that is behind only the first batch is due."""
         passed: set[str] = set()
         for parked in self._parked.values():
             owing = self._runner.owing(parked.known)
             names = [
                 name
                 for name, state in owing.items()
-                if parked.due.get(name, 0.0) <= now and not (self._blocks(name, state) and name in passed)
+                if Wait.parse(name) is None
+                and parked.due.get(name, 0.0) <= now
+                and not (self._blocks(name, state) and name in passed)
             ]
             if names or not (owing or self._runner.waits_elsewhere(parked.known)):
                 return parked, names
@@ -206,7 +245,11 @@ class Parking:
         return _is_behind(state) or name in self._runner.ordered
 
     def _pause_s(self) -> float:
-        dues = [due for parked in self._parked.values() for due in parked.due.values()]
+        dues = [
+            max(due, self._rests.get(wait.step, 0.0) if (wait := Wait.parse(name)) else 0.0)
+            for parked in self._parked.values()
+            for name, due in parked.due.items()
+        ]
         return min([_IDLE_S, *(max(due - time.monotonic(), 0.001) for due in dues)])
 
 

@@ -7,7 +7,8 @@ Spark, brokers or files; the concrete types live next to the code that does thei
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -24,6 +25,8 @@ OnFailure = Literal["dead_letter", "refuse", "drop"]
 `dead_letter` stores it with its reason and settles the event; `refuse` gives the source a negative
 answer; `drop` counts it as dropped and writes one line to the run's log.
 """
+
+_MOST_DOUBLINGS = 40
 
 KINDS: tuple[Kind, ...] = ("source", "transform", "sink")
 
@@ -155,12 +158,21 @@ class Retry(Config):
     max_ms: int = Field(default=30_000, ge=0)
     """Longest wait between two tries."""
 
+    def wait_s(self, attempts: int, chance: Callable[[], float] = random.random) -> float:
+        """Seconds to wait after `attempts` failed tries: doubles each time, with a random half taken off.
+
+        The jitter keeps tasks that failed together from asking together for ever.
+        """
+        doublings = min(max(attempts, 1) - 1, _MOST_DOUBLINGS)
+        longest = min(self.initial_ms * 2.0**doublings, self.max_ms) / 1000
+        return longest * (0.5 + 0.5 * chance())
+
     @property
     def longest_s(self) -> float | None:
         """The waits between all tries together, at most; None when there is no last try."""
         if self.attempts is None:
             return None
-        growing = min(self.attempts - 1, 40)
+        growing = min(self.attempts - 1, _MOST_DOUBLINGS)
         waits = [min(self.initial_ms * 2.0**number, self.max_ms) for number in range(growing)]
         return (sum(waits) + (self.attempts - 1 - growing) * self.max_ms) / 1000
 

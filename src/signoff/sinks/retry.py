@@ -26,7 +26,6 @@ from signoff.sinks.contract import Refusal, Writer
 from signoff.sinks.refusal import brief
 
 BUDGET_S = 1.0
-_MOST_DOUBLINGS = 40
 
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
@@ -91,13 +90,8 @@ def deliver(
 
 
 def next_wait_s(retry: Retry, attempts: int, chance: Callable[[], float] = random.random) -> float:
-    """Seconds to wait after `attempts` failed tries: doubles each time, with a random half taken off.
-
-    The jitter keeps tasks that failed together from asking together for ever.
-    """
-    doublings = min(max(attempts, 1) - 1, _MOST_DOUBLINGS)
-    longest = min(retry.initial_ms * 2.0**doublings, retry.max_ms) / 1000
-    return longest * (0.5 + 0.5 * chance())
+    """Seconds to wait after `attempts` failed tries."""
+    return retry.wait_s(attempts, chance)
 
 
 def exhausted(retry: Retry, attempts: int) -> bool:

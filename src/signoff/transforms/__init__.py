@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from signoff.transforms.contract import Transform
 from signoff.transforms.dedupe import DedupeConfig
+from signoff.transforms.enrich import EnrichConfig
 from signoff.transforms.filter import FilterConfig
 from signoff.transforms.parse_csv import ParseCsvConfig
 from signoff.transforms.parse_json import ParseJsonConfig
@@ -22,5 +23,6 @@ TYPES: dict[str, type[Transform]] = {
     "unfold": UnfoldConfig,
     "dedupe": DedupeConfig,
     "sample": SampleConfig,
+    "enrich": EnrichConfig,
     "python": PythonConfig,
 }

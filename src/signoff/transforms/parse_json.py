@@ -19,7 +19,7 @@ from signoff.pipeline.model import OnFailure
 from signoff.transforms.contract import FieldError, Step, Transform
 from signoff.transforms.frame import View
 
-_CORRUPT = "__corrupt"
+CORRUPT = "__corrupt"
 # Flat JSON, which is most, has one closing brace, at its end. For the rest: Spark's parsers stop at the end
 # of the first value and pass over what follows, `try_parse_json` as well; so the text is put into an array
 # and into an object, of which it must be the only element. Nothing that follows a value fits into both.
@@ -61,15 +61,15 @@ def parse(
     """The rows whose text is one JSON object that fits the schema, with its fields as columns."""
     frame = view.frame
     text = F.col(text_column(column, view))
-    options = {"columnNameOfCorruptRecord": _CORRUPT, "mode": "PERMISSIVE", **formats}
-    with_corrupt = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+    options = {"columnNameOfCorruptRecord": CORRUPT, "mode": "PERMISSIVE", **formats}
+    with_corrupt = StructType([*schema.fields, StructField(CORRUPT, StringType())])
     value = frame.compute(view, {"value": F.from_json(text, with_corrupt, options)})["value"]
     parsed = View(frame, view.alive, {**view.columns, "__value": value})
     whole = F.rlike(text, F.lit(_FLAT_OBJECT)) | (F.rlike(text, F.lit(_OBJECT)) & _alone(text))
-    bad = F.col(value).isNull() | F.col(value)[_CORRUPT].isNotNull() | ~whole
+    bad = F.col(value).isNull() | F.col(value)[CORRUPT].isNotNull() | ~whole
     reason = F.when(bad, F.coalesce(text, F.lit("")))
     error = frame.compute(parsed, {"error": reason})["error"]
-    frame.add_error(step.name, error, policy, _Describe(schema, formats.get("timestampFormat")))
+    frame.add_error(step.name, error, policy, DescribeJson(schema, formats.get("timestampFormat")))
     return parsed_view(frame.compute, parsed, error, value, schema, keep)
 
 
@@ -124,7 +124,7 @@ def text_column(name: str, view: View) -> str:
     return name
 
 
-class _Describe:
+class DescribeJson:
     """Says what is wrong with a text that did not parse. Only called for the few that did not."""
 
     def __init__(self, schema: StructType, timestamp_format: str | None) -> None:
