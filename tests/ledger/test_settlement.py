@@ -57,7 +57,9 @@ def test_expired_event_is_handed_out_by_expire_and_not_again(ledger: Ledger) -> 
     follower = Follower(ledger, "incoming")
     attempt(ledger, 0, 2, delivered=[0], owed=[1])
     follower.poll()
-    assert follower.expire({0: "late", 1: "late", 7: "late"}) == {1: "late", 7: "late"}
+    assert set(follower.pending(0, 8)) == {1, *range(2, 8)}
+    assert set(follower.expire({0: "late", 1: "late", 7: "late"})) == {1, 7}
+    assert set(follower.pending(0, 8)) == set(range(2, 7))
     assert follower.poll() is None
     attempt(ledger, 0, 2, delivered=[1])
     assert follower.poll() is None

@@ -181,6 +181,60 @@ def test_acknowledgements_are_decided_by_source_then_by_pipeline(tmp_path: Path)
     assert [graph.acknowledges(name) for name in ("s", "o", "d")] == [False, True, False]
 
 
+@pytest.mark.parametrize(
+    ("source", "settings", "why"),
+    [
+        ("type: dice", "", "(dice) has acknowledge_within, but cannot be acknowledged"),
+        ("type: lines\n    path: x\n    acknowledgements: false", "", "but its acknowledgements are off"),
+        ("type: lines\n    path: x", "acknowledgements: false\n", "but its acknowledgements are off"),
+    ],
+)
+def test_events_cannot_expire_where_nobody_would_be_told(
+    tmp_path: Path, source: str, settings: str, why: str
+) -> None:
+    text = settings + GOOD.replace(
+        "type: lines\n    path: ./in", f"{source}\n    acknowledge_within: 30s\n    encoding: utf-8"
+    )
+    problem = only_problem(tmp_path, text)
+    assert problem.code == "cannot-expire"
+    assert why in said(problem)
+    assert "acknowledge_within" in text.splitlines()[problem.line - 1]
+
+
+def test_the_time_until_an_event_expires_is_a_duration_and_not_zero(tmp_path: Path) -> None:
+    def text(within: str) -> str:
+        return GOOD.replace("path: ./in", f"path: ./in\n    acknowledge_within: {within}")
+
+    times = [graph_of(tmp_path, text(within)).sources["incoming"] for within in ("500ms", "2m", "7", "null")]
+    assert [getattr(source.config, "acknowledge_within", 0) for source in times] == [0.5, 120.0, 7.0, None]
+    assert only_problem(tmp_path, text("0s")).code == "bad-value"
+    assert "write 30s, 500ms or 2m" in said(only_problem(tmp_path, text("soon")))
+
+
+def test_http_has_its_time_also_where_acknowledgements_are_off(tmp_path: Path) -> None:
+    """There it is how long a request waits for its answer, and has always had a default."""
+    file = tmp_path / "alarms.yaml"
+    file.write_text(
+        "name: t\nacknowledgements: false\nsources:\n  s: {type: http, acknowledge_within: 2s}\n"
+        "sinks:\n  t: {type: console, input: s}\n"
+    )
+    assert load(file, default()).warnings == ()
+
+
+@pytest.mark.parametrize(("within", "warned"), [("29m", 0), ("30m", 1)])
+def test_a_source_that_waits_longer_than_its_broker_is_a_warning(
+    tmp_path: Path, within: str, warned: int
+) -> None:
+    file = tmp_path / "alarms.yaml"
+    file.write_text(
+        "name: t\nsources:\n  s:\n    type: rabbitmq\n    url: amqp://broker/\n    queues: q\n"
+        f"    acknowledge_within: {within}\nsinks:\n"
+        "  t: {type: console, input: s, retry: {attempts: 1000}}\n"
+    )
+    warnings = load(file, default()).warnings
+    assert [(warning.code, warning.line) for warning in warnings] == [("consumer-timeout", 7)] * warned
+
+
 def test_a_source_that_cannot_acknowledge_cannot_be_told_to(tmp_path: Path) -> None:
     text = GOOD.replace("type: lines\n    path: ./in", "type: dice\n    acknowledgements: true")
     assert said(only_problem(tmp_path, text)).startswith(

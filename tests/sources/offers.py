@@ -53,6 +53,10 @@ class Offer(ABC):
         source.open(context(self.base, once=once), resume or Resume(0))
         return source
 
+    def got_back(self) -> int:
+        """How many of the events their place of origin was told to keep, by a negative answer."""
+        raise NotImplementedError("it cannot acknowledge")
+
     def closed(self) -> None:
         """The source was closed; what is put now is for the next one."""
 
@@ -62,7 +66,13 @@ class Offer(ABC):
 
 class FilesOffer(Offer):
     def config(self) -> SourceConfig:
-        return FilesConfig(path="in/*.jsonl", on_acknowledge="move", settle_ms=0, poll_ms=10)
+        return FilesConfig(
+            path="in/*.jsonl", on_acknowledge="move", on_refuse="move", settle_ms=0, poll_ms=10
+        )
+
+    def got_back(self) -> int:
+        files = (self.base / "in" / "refused").glob("*.jsonl")
+        return sum(len(file.read_bytes().splitlines()) for file in files)
 
     def offer(self, payloads: list[bytes]) -> None:
         directory = self.base / "in"
@@ -139,6 +149,9 @@ class HttpOffer(Offer):
         headers = {"content-type": "application/x-ndjson"}
         self.responses.append(httpx.post(address, content=b"\n".join(payloads), headers=headers, timeout=30))
 
+    def got_back(self) -> int:
+        return sum(response.json()["events"] for response in self.responses if response.status_code == 503)
+
     def closed(self) -> None:
         self.source = None
 
@@ -162,6 +175,9 @@ class RabbitmqOffer(Offer):
 
     def offer(self, payloads: list[bytes]) -> None:
         self.broker.publish(payloads, "offered")
+
+    def got_back(self) -> int:
+        return self.broker.count("offered")
 
 
 OFFERS = {

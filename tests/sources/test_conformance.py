@@ -20,6 +20,7 @@ from tests.sources.offers import (
     payloads,
     receive,
     resume_after,
+    wait_until,
 )
 
 
@@ -113,6 +114,32 @@ def test_a_source_that_acknowledges_is_not_drained_while_an_event_is_owed(offer:
     source.settle(acknowledged(1))
     assert source.drained()
     source.close()
+
+
+def test_an_expired_event_is_a_negative_answer_and_owed_no_more(offer: Offer) -> None:
+    """Each source says no as it can; a file is one answer for all its events."""
+    if not offer.config().can_acknowledge:
+        pytest.skip("nobody to be told")
+    offer.put(3)
+    source = offer.open()
+    log(source, receive(source, 3))
+    assert drain(source) == []  # a file is read to its end
+    source.stop()  # or RabbitMQ would have it delivered again at once
+    source.settle(acknowledged(0))
+    expired = Settlement(acknowledged().acknowledged, {}, {1: "late", 2: "late"})
+    source.settle(expired)
+    assert source.drained()
+    source.settle(expired)
+    source.settle(acknowledged(1))  # too late
+    assert source.drained()
+    wait_until(lambda: offer.got_back() == (3 if offer.config().type in ("files", "http") else 2))
+    source.close()
+
+
+def test_only_a_source_that_can_acknowledge_has_a_lease_to_extend(offer: Offer) -> None:
+    config = offer.config()
+    assert config.lease_cap_s is None or (config.can_acknowledge and config.patience_s is not None)
+    assert config.lease_cap_s is None or config.lease_cap_s < (config.patience_s or 0)
 
 
 def test_reading_goes_on_after_the_last_event_in_the_log(offer: Offer) -> None:

@@ -110,6 +110,8 @@ def _print(found: dict[str, Any]) -> None:
     for name, source in found["sources"].items():
         for held in source["held"]:
             typer.echo(f"{name} is held back since {held['since']}: {held['reason']}")
+        if ignored := source["ignored"]:
+            typer.echo(f"{name}: {ignored} outcomes came for events settled already, and were ignored")
     rows = [[name, sink["rows"], _health(sink)] for name, sink in found["sinks"].items()]
     typer.echo(table(["sink", "rows", "state"], rows, right=["rows"]))
     if found["left_at"]:

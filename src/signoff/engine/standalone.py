@@ -74,6 +74,8 @@ class Standalone:
             config = TYPES[kind].model_validate({**fields, "type": kind})
         except ValidationError as error:
             problems += [f'option "{".".join(map(str, e["loc"]))}": {e["msg"]}' for e in error.errors()]
+        if config is not None and config.expires_in_vain(_acknowledges(config)):
+            problems.append('option "acknowledge_within": the source is told nothing; remove the option')
         if config is None or problems:
             raise SourceError(redact(f"source {kind}: " + "; ".join(problems)))
         return cls(
@@ -240,6 +242,10 @@ def _intake_of(source: Standalone, once: bool) -> _Intake:
     if key not in _running:
         _running[key] = _Intake.start(source, once)
     return _running[key]
+
+
+def _acknowledges(config: SourceConfig) -> bool:
+    return config.can_acknowledge and config.acknowledgements is not False
 
 
 def _value(text: str) -> Any:

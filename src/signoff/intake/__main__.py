@@ -9,17 +9,20 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from dataclasses import replace
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 from signoff.errors import SignoffError
 from signoff.intake.control import Control
+from signoff.intake.deadlines import Deadlines
 from signoff.intake.job import Job
 from signoff.intake.loop import Intake
 from signoff.intake.status import Status, StatusFile, read_status
 from signoff.ledger import Follower, Ledger
 from signoff.log import LogReader, LogWriter
+from signoff.pipeline.model import SourceConfig
 from signoff.pipeline.secrets import redact
 from signoff.sources.contract import Resume, SourceContext
 from signoff.watch.logs import set_up_logging
@@ -67,11 +70,22 @@ def run(job: Job, control: Control) -> None:
             Resume(log.next_sequence, unit, position, settled),
         )
         follower = Follower(ledger, job.name) if ledger else None
-        Intake(source, log, follower, control, StatusFile(job.directory)).run()
+        deadlines = _deadlines(job, config, settled) if ledger else None
+        Intake(source, log, follower, control, StatusFile(job.directory), deadlines).run()
     finally:
         log.close()
         if ledger:
             ledger.close()
+
+
+def _deadlines(job: Job, config: SourceConfig, settled_upto: int) -> Deadlines | None:
+    """Those of the events that are not settled yet; None where nothing expires."""
+    if config.acknowledge_within is None:
+        return None
+    now = time.monotonic()
+    deadlines = Deadlines(config.acknowledge_within, config.lease_cap_s, now)
+    deadlines.recall(LogReader(job.log_directory), settled_upto, now, time.time())
+    return deadlines
 
 
 class _NoPandas(MetaPathFinder):

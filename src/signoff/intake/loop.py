@@ -5,6 +5,8 @@
 What it keeps: a source is told `logged` only after the fsync, and `settle` only what the ledger
 holds as settled (or, without acknowledgements, what is in the log). While the log or the disk has
 no room nothing is received, at most one received batch waits in memory, and settling goes on.
+An event whose time is up (`deadlines`, or the source's own) is recorded as expired before the source
+is told to refuse it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import errno
 import logging
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 
 import pyarrow as pa
@@ -21,6 +23,7 @@ from pyroaring import BitMap64
 
 from signoff.errors import LogError, StateError
 from signoff.intake.control import Control
+from signoff.intake.deadlines import Deadlines
 from signoff.intake.holding import Holding
 from signoff.intake.status import IntakeState, Status, StatusFile
 from signoff.ledger import Follower
@@ -35,6 +38,8 @@ MAX_EVENTS = 50_000
 POLL_S = 0.01
 """How long a settled event waits at most before the source is told."""
 EXPIRE_S = 0.1
+NAMED_REASONS = 10
+"""Reasons for which events expired that are written to the run's log at a time."""
 RETRY_S = 0.1
 """How soon to try again what failed for lack of room."""
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -44,9 +49,16 @@ class Intake:
     """One source that is open, its log, and the ledger that says what is settled."""
 
     def __init__(
-        self, source: Source, log: LogWriter, follower: Follower | None, control: Control, status: StatusFile
+        self,
+        source: Source,
+        log: LogWriter,
+        follower: Follower | None,
+        control: Control,
+        status: StatusFile,
+        deadlines: Deadlines | None = None,
     ) -> None:
         self._source, self._log, self._follower = source, log, follower
+        self._deadlines = deadlines
         self._control, self._status = control, status
         self._state: IntakeState = "receiving"
         self._held_because = ""
@@ -56,8 +68,10 @@ class Intake:
         """Held because the source itself has no room for its notes."""
         self._waiting: pa.RecordBatch | None = None
         """Received, but the log would not take it yet."""
-        self._appended: deque[tuple[int, int]] = deque()
-        """Batches (first sequence, count) the source has not been told to be logged."""
+        self._received = 0.0
+        """When that was."""
+        self._appended: deque[tuple[int, int, float]] = deque()
+        """Batches (first sequence, count, time of receipt) the source has not been told to be logged."""
         self._untold: deque[Settlement] = deque()
         self._told_upto = 0
         self._expire_at = 0.0
@@ -114,6 +128,7 @@ class Intake:
             self._source_held = True
             self._hold(str(error.strerror))
         else:
+            self._received = time.monotonic()
             if self._source_held:
                 self._source_held = False
                 self._go_on()
@@ -126,7 +141,7 @@ class Intake:
             self._waiting = None
             return
         try:
-            self._appended.append((self._log.append(events), events.num_rows))
+            self._appended.append((self._log.append(events), events.num_rows, self._received))
         except LogError as error:
             self._hold(str(error))
         else:
@@ -142,9 +157,11 @@ class Intake:
             return
         if self._waiting is None:
             self._go_on()
-        while self._appended and sum(self._appended[0]) <= durable:
-            first, count = self._appended.popleft()
+        while self._appended and sum(self._appended[0][:2]) <= durable:
+            first, count, received = self._appended.popleft()
             self._source.logged(first, count)
+            if self._deadlines is not None:
+                self._deadlines.add(first, count, received)
             if self._follower is None:
                 self._untold.append(_acknowledged(first, first + count))
 
@@ -168,6 +185,8 @@ class Intake:
             if not self._untold and self._follower is not None:
                 settled = self._follower.poll()
                 if settled is not None:
+                    if self._deadlines is not None and (settled.acknowledged or settled.refused):
+                        self._deadlines.progressed(time.monotonic())
                     self._untold.append(
                         Settlement(settled.acknowledged, settled.refused, settled.expired, settled.transient)
                     )
@@ -191,21 +210,38 @@ class Intake:
             self._told_upto = self._log.durable_sequence
 
     def _expire(self) -> None:
-        """Ask the source whose time is up, record it, and let the source answer those."""
+        """Find out whose time is up, record it, and let the source answer those."""
         now = time.monotonic()
-        if now < self._expire_at or self._follower is None:
+        if now < self._expire_at:
             return
-        self._expire_at = now + EXPIRE_S
-        reasons: Mapping[int, str] = self._source.expire()
-        if not reasons:
+        self._expire_at = now + EXPIRE_S  # also with many of them: others want to write to the ledger
+        asked = self._source.expire()
+        if self._follower is None:
             return
+        late = self._late(self._follower, now)
         try:
-            expired = self._follower.expire(reasons)
+            expired = self._follower.expire({**late, **asked})
         except StateError as error:
             self._untold_because = f"expiry cannot be recorded: {error}"
             return
-        self._untold.append(Settlement(BitMap64(), {}, expired))
-        self._tell()
+        if self._deadlines is not None and late:
+            self._deadlines.forget(max(late) + 1)
+        if expired:
+            _say_expired(self._follower.source, expired)
+            self._untold.append(Settlement(BitMap64(), {}, expired))
+            self._tell()
+
+    def _late(self, follower: Follower, now: float) -> dict[int, str]:
+        """Events whose `acknowledge_within` is over, and that nobody has called settled; with the reason."""
+        deadlines = self._deadlines
+        if deadlines is None:
+            return {}
+        deadlines.forget(follower.upto)
+        due = deadlines.due(now)
+        late = follower.pending(due.start, due.stop)
+        if not late:
+            deadlines.forget(due.stop)
+        return dict.fromkeys(late, f"not settled within {deadlines.within_s:g} s (acknowledge_within)")
 
     # What is said about it
 
@@ -231,6 +267,15 @@ class Intake:
             ),
             last_word=last_word,
         )
+
+
+def _say_expired(source: str, expired: Mapping[int, str]) -> None:
+    """One line for all of them: how many, which, what was owed and by whom."""
+    reasons = Counter(expired.values()).most_common()
+    said = "; ".join(f"{count} {reason}" for reason, count in reasons[:NAMED_REASONS])
+    more = f"; {len(reasons) - NAMED_REASONS} more reasons" if len(reasons) > NAMED_REASONS else ""
+    which = f"{source}/{min(expired)} to {max(expired)}"
+    logger.warning('source "%s": %d events expired (%s): %s%s', source, len(expired), which, said, more)
 
 
 def _acknowledged(start: int, end: int) -> Settlement:

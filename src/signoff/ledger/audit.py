@@ -85,7 +85,7 @@ class Audit:
     def as_dict(self) -> dict[str, Any]:
         sources = {name: account.as_dict() for name, account in self.sources.items()}
         buffers = {name: account.as_dict() for name, account in self.buffers.items()}
-        return {"sources": sources, "buffers": buffers, "balanced": self.balanced}
+        return {"sources": sources, "buffers": buffers, "balanced": self.balanced, "ignored": self.ignored}
 
 
 def audit(graph: Graph, open_log: OpenLog) -> Audit:

@@ -1,8 +1,10 @@
-"""The life of a batch inside one transaction: open, record attempts until nothing is owed, expire.
+"""The life of a batch inside one transaction: open, record attempts until nothing is owed.
 
     open_batch   owed = every origin of the range, but those that expired before
     record       owed shrinks; each origin that leaves it is counted once, under its worst row
     settled      owed is empty; later the batch is folded (see `folding`)
+
+Meanwhile origins may leave `owed` because the source stops waiting for them (see `expiry`).
 
 Every function here runs inside a transaction of its caller and leaves the invariant of `schema` true.
 """
@@ -187,43 +189,6 @@ def release(
     return sinks[sink]
 
 
-def expire(db: sqlite3.Connection, source: str, reasons: Mapping[int, str], now: float) -> dict[int, str]:
-    known = source_row(db, source)
-    asked = BitMap64(reasons)
-    taken = BitMap64()
-    for row in db.execute(
-        'SELECT start, "end", owed FROM batches WHERE source = ? AND owed_count > 0', (source,)
-    ).fetchall():
-        owed = from_bytes(row["owed"])
-        if found := owed & asked:
-            taken |= found
-            left = owed - found
-            db.execute(
-                "UPDATE batches SET owed = ?, owed_count = ?, expired = expired + ?, change = ?, "
-                "settled_at = ? WHERE source = ? AND start = ?",
-                (
-                    to_bytes(left),
-                    len(left),
-                    len(found),
-                    tick(db),
-                    None if left else now,
-                    source,
-                    row["start"],
-                ),
-            )
-    ahead = BitMap64(sequence for sequence in reasons if sequence >= known["next"])
-    ahead -= BitMap64(expired_between(db, source, known["next"], None))
-    if ahead:
-        db.execute("UPDATE sources SET ahead_change = ? WHERE source = ?", (tick(db), source))
-    accepted = {sequence: redact(reasons[sequence]) for sequence in taken | ahead}
-    db.executemany(
-        "INSERT INTO exceptions (source, sequence, child, stage, outcome, reason) "
-        "VALUES (?, ?, '', '', ?, ?)",
-        [(source, sequence, Outcome.EXPIRED, reason) for sequence, reason in accepted.items()],
-    )
-    return accepted
-
-
 def classify(
     db: sqlite3.Connection, source: str, start: int, end: int, settled: BitMap64, delivered: BitMap64
 ) -> dict[Outcome, int]:
@@ -264,11 +229,11 @@ def source_row(db: sqlite3.Connection, source: str) -> sqlite3.Row:
     return row
 
 
-def expired_between(db: sqlite3.Connection, source: str, start: int, end: int | None) -> dict[int, str]:
+def expired_between(db: sqlite3.Connection, source: str, start: int, end: int) -> dict[int, str]:
     found = db.execute(
         "SELECT sequence, reason FROM exceptions WHERE source = ? AND sequence >= ? AND sequence < ? "
         "AND outcome = 'expired'",
-        (source, start, 2**62 if end is None else end),
+        (source, start, end),
     )
     return dict(found.fetchall())
 

@@ -187,13 +187,18 @@ class _Story:
         if self._batch is None:
             return
         named = {row.stage for row in self._rows}
+        # Who owed an event when it expired stands in the reason; since then nobody does.
+        expired = any(row.outcome == Outcome.EXPIRED for row in self._rows)
         for name, sink in self._batch.sinks.items():
+            owes = not sink.done and self._owes(sink)
+            if owes and expired:
+                continue
             if (wait := Wait.parse(name)) is not None:
-                if not sink.done and self._owes(sink):
+                if owes:
                     yield Line(wait.step, str(self._event), "waits", f"for {wait.sink}: {_tried(sink)}")
             elif not sink.done and self._is_handed(sink):
                 yield Line(name, str(self._event), "buffered", _since(sink))
-            elif not sink.done and self._owes(sink):
+            elif owes:
                 yield Line(name, str(self._event), "owed", _since(sink))
             elif name not in named:
                 yield Line(name, str(self._event), "done", "took its rows, if any reached it")

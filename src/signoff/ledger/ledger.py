@@ -21,7 +21,7 @@ from pathlib import Path
 
 from pyroaring import BitMap64
 
-from signoff.ledger import batches, departures, folding, resolution, settlement
+from signoff.ledger import batches, departures, expiry, folding, resolution, settlement
 from signoff.ledger.departures import Departure
 from signoff.ledger.outcome import (
     FINAL,
@@ -196,24 +196,29 @@ class Ledger:
     # -- the intake -------------------------------------------------------------------------------
 
     def expire(self, source: str, reasons: Mapping[int, str]) -> dict[int, str]:
-        """Settle origins as expired, whether a batch has taken them or not; returns those still owed."""
+        """Settle origins as expired, whether a batch has taken them or not.
+
+        Returns those that were still owed, each with its reason and, added to it, who owed it.
+        """
         if not reasons:
             return {}
         with self._store.write() as db:
-            return batches.expire(db, source, reasons, self._now())
+            return expiry.expire(db, source, reasons, self._now())
 
     def version(self) -> int:
         """A number that changes when anyone has written to the ledger; cheap enough to poll."""
         return self._store.version()
 
-    def settlements(self, source: str, after: int) -> tuple[int, list[SettledRange]]:
+    def settlements(self, source: str, after: int, upto: int = 0) -> tuple[int, list[SettledRange]]:
         """Ranges in which something was settled since change number `after` (0: since ever).
+
+        Who knows what became of all below `upto` is not told reasons again that lie below.
 
         Returns the number to ask with next time. A range comes again, whole, when more of it is
         settled; `Follower` in `signoff.ledger.settlement` gives each origin once.
         """
         with self._store.read() as db:
-            return settlement.settlements(db, source, after)
+            return settlement.settlements(db, source, after, upto)
 
     def told(self, source: str, upto: int) -> None:
         """The source was told everything below `upto`; refusals below it need not be kept for it.

@@ -53,7 +53,9 @@ class Settled:
         return bool(self.acknowledged or self.refused or self.expired)
 
 
-def settlements(db: sqlite3.Connection, source: str, after: int) -> tuple[int, list[SettledRange]]:
+def settlements(
+    db: sqlite3.Connection, source: str, after: int, upto: int = 0
+) -> tuple[int, list[SettledRange]]:
     """See `Ledger.settlements`."""
     (change,) = db.execute("SELECT change FROM clock").fetchone()
     known = db.execute("SELECT * FROM sources WHERE source = ?", (source,)).fetchone()
@@ -61,7 +63,7 @@ def settlements(db: sqlite3.Connection, source: str, after: int) -> tuple[int, l
         return change, []
     found = []
     if known["folded"] and known["folded_change"] > after:
-        refused, expired, transient = _negative(db, source, 0, known["folded"])
+        refused, expired, transient = _negative(db, source, upto, known["folded"])
         refused = {n: reason for n, reason in refused.items() if n not in expired}
         found.append(SettledRange(0, known["folded"], BitMap64(), refused, expired, transient))
     for batch in db.execute(
@@ -73,11 +75,11 @@ def settlements(db: sqlite3.Connection, source: str, after: int) -> tuple[int, l
         negative = batch["refused"] or batch["expired"]
         refused, expired, transient = {}, {}, BitMap64()
         if negative:
-            refused, expired, transient = _negative(db, source, batch["start"], batch["end"])
+            refused, expired, transient = _negative(db, source, max(batch["start"], upto), batch["end"])
         refused = {n: reason for n, reason in refused.items() if n not in owed and n not in expired}
         found.append(SettledRange(batch["start"], batch["end"], owed, refused, expired, transient))
     if known["ahead_change"] > after:
-        _, expired, _ = _negative(db, source, known["next"], 2**62)
+        _, expired, _ = _negative(db, source, max(known["next"], upto), 2**62)
         found += [SettledRange(n, n + 1, BitMap64(), {}, {n: reason}) for n, reason in expired.items()]
     return change, found
 
@@ -101,7 +103,7 @@ class Follower:
 
     def __init__(self, ledger: Ledger, source: str) -> None:
         self._ledger = ledger
-        self._source = source
+        self.source = source
         self._change = 0
         self._version: int | None = None
         self._upto = 0
@@ -118,7 +120,7 @@ class Follower:
         version = self._ledger.version()
         if version == self._version:
             return None
-        change, found = self._ledger.settlements(self._source, self._change)
+        change, found = self._ledger.settlements(self.source, self._change, self._upto)
         self._version, self._change = version, change
         acknowledged, refused, expired, transient = BitMap64(), {}, {}, BitMap64()
         for part in found:
@@ -133,9 +135,16 @@ class Follower:
         self._negative |= bool(refused or expired)
         return settled or None
 
+    def pending(self, start: int, end: int) -> BitMap64:
+        """The origins of a range that were not handed out."""
+        return from_range(max(start, self._upto), end) - self._beyond
+
     def expire(self, reasons: Mapping[int, str]) -> Mapping[int, str]:
-        """Record expiries and hand out, here and never again by `poll`, those that were still owed."""
-        expired = self._ledger.expire(self._source, reasons) if reasons else {}
+        """Record expiries and hand out, here and never again by `poll`, those that were still owed.
+
+        The reasons come back with who owed each of them.
+        """
+        expired = self._ledger.expire(self.source, reasons) if reasons else {}
         self._remember(BitMap64(expired))
         self._negative |= bool(expired)
         return expired
@@ -143,7 +152,7 @@ class Follower:
     def confirm(self) -> None:
         """The source was told everything that was handed out."""
         if self._negative and self._upto > self._told:
-            self._ledger.told(self._source, self._upto)
+            self._ledger.told(self.source, self._upto)
             self._told = self._upto
             self._negative = bool(self._beyond)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pyroaring import BitMap64
 
@@ -39,6 +40,36 @@ def load_sinks(db: sqlite3.Connection, source: str, start: int) -> dict[str, Sin
         )
         for row in found
     }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class OwingSink:
+    """A sink that has not finished a batch."""
+
+    name: str
+    attempts: int
+    error: str
+    owed: BitMap64 | None
+    """Origins of the rows it owes, also where they were handed on; None: of all its rows."""
+    waits: bool
+    """It has handed on all that it owes, and waits for the other log."""
+
+
+def load_owing(db: sqlite3.Connection, source: str, start: int) -> list[OwingSink]:
+    """The sinks that are not done with a batch, without an object for each row they owe."""
+    found = db.execute(
+        "SELECT * FROM batch_sinks WHERE source = ? AND start = ? AND NOT done ORDER BY sink", (source, start)
+    )
+    return [_owing(row) for row in found]
+
+
+def _owing(row: sqlite3.Row) -> OwingSink:
+    if row["owed"] is None:
+        return OwingSink(row["sink"], row["attempts"], row["error"], None, waits=False)
+    children = json.loads(row["owed_children"] or "[]")
+    to_ask = from_bytes(row["owed"]) | BitMap64(sequence for sequence, _ in children)
+    owed = to_ask | from_bytes(row["handed"])
+    return OwingSink(row["sink"], row["attempts"], row["error"], owed, waits=not to_ask)
 
 
 def _pack(owed: tuple[RowRef, ...] | None) -> tuple[bytes | None, str | None]:

@@ -42,6 +42,7 @@ def check(draft: Draft, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
     checker.reached()
     checker.targets()
     checker.buffers()
+    checker.expiry(settings)
     if checker.problems or settings is None:
         raise PipelineError(_in_order(checker.problems, draft.file))
     graph = Graph(settings, draft.file, draft.base, checker.ordered())
@@ -322,6 +323,22 @@ class _Checker:
                 at = "buffer.name" if config.buffer and config.buffer.name else ""
                 self.problems.append(node.problem("same-buffer", message, at=at, hint="give it another name"))
 
+    def expiry(self, settings: Settings | None) -> None:
+        """`acknowledge_within` is of use only where the source hears what becomes of its events."""
+        for name, config in self.configs.items():
+            if not isinstance(config, SourceConfig):
+                continue
+            node, wanted = self.nodes[name], config.acknowledgements
+            if wanted is None:
+                wanted = settings is None or settings.acknowledgements
+            if config.expires_in_vain(wanted and config.can_acknowledge):
+                why = "its acknowledgements are off" if config.can_acknowledge else "cannot be acknowledged"
+                message = f"{node.label} ({config.type}) has acknowledge_within, but {why}"
+                hint = "nobody would get the negative answer; remove the field"
+                self.problems.append(
+                    node.problem("cannot-expire", message, at="acknowledge_within", hint=hint)
+                )
+
     def patience(self, graph: Graph) -> None:
         """Compare how long a source's other side waits for an answer with how long a sink may retry.
 
@@ -331,11 +348,22 @@ class _Checker:
         for name, source in graph.sources.items():
             config = source.config
             assert isinstance(config, SourceConfig)
-            patience = config.patience_s
+            patience, within = config.patience_s, config.acknowledge_within
             if patience is None or not graph.acknowledges(name):
                 continue
+            if within is not None:
+                self._compare_expiry(self.nodes[name], patience, within)
+                continue  # a sink may retry for as long as it likes: the event expires
             for sink in sorted(graph.downstream(name) & graph.sinks.keys()):
                 self._compare(self.nodes[name], patience, sink, config.patience_named)
+
+    def _compare_expiry(self, source: DraftNode, patience: float, within: float) -> None:
+        if within >= patience:
+            message = f"{source.label} waits {within:g} s, but gets its events again after {patience:g} s"
+            hint = "make acknowledge_within shorter, or raise the timeout at the broker and here"
+            self.warnings.append(
+                source.problem("consumer-timeout", message, at="acknowledge_within", hint=hint)
+            )
 
     def _compare(self, source: DraftNode, patience: float, sink: str, named: bool) -> None:
         config, node = self.configs[sink], self.nodes[sink]

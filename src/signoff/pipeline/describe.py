@@ -59,7 +59,7 @@ class FieldDoc:
     default: str
     text: str
     common: bool
-    """Whether every node of this kind has it."""
+    """Whether every node of this kind has it, and it means the same for all."""
 
 
 class _Schema(GenerateJsonSchema):
@@ -79,7 +79,7 @@ def schema_of(model: type[BaseModel]) -> dict[str, Any]:
 def fields_of(model: type[BaseModel], kind: Kind | None = None) -> list[FieldDoc]:
     """The fields of a type: its own first, then those every node of its kind has."""
     schema = schema_of(model)
-    common = _names(_BASES[kind]) if kind else set()
+    common = _names(_BASES[kind]) - _redefined(model, _BASES[kind]) if kind else set()
     found = [field for field in _fields(schema, schema, "", common) if field.name != "type"]
     return [field for field in found if not field.common] + [field for field in found if field.common]
 
@@ -172,6 +172,13 @@ def example(name: str, kind: Kind, model: type[NodeConfig]) -> str:
 
 def _names(model: type[BaseModel]) -> set[str]:
     return {field.alias or name for name, field in model.model_fields.items()}
+
+
+def _redefined(model: type[BaseModel], base: type[BaseModel]) -> set[str]:
+    """Fields that a type has from its base and describes anew, because they mean more there."""
+    fields, own = base.model_fields, model.model_fields
+    texts = {name: own[name].description for name in fields if name in own}
+    return {name for name, text in texts.items() if text and text != fields[name].description}
 
 
 def _fields(

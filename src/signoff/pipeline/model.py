@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from signoff.pipeline.durations import Duration
 from signoff.pipeline.secrets import register_secrets_of
 
 Kind = Literal["source", "transform", "sink"]
@@ -84,9 +85,14 @@ class SourceConfig(NodeConfig):
 
     can_acknowledge: ClassVar[bool] = True
     """False where the other side cannot be told anything (standard input, a generator)."""
+    always_answers: ClassVar[bool] = False
+    """Whether somebody waits for an answer, and not for ever, also where acknowledgements are off (HTTP)."""
     acknowledgements: bool | None = None
     """Whether the source is told only after settlement; null takes the pipeline's setting.
     When false the source is told as soon as its events are in the log."""
+    acknowledge_within: Annotated[Duration, Field(gt=0)] | None = None
+    """How long an event may stay unsettled, counted from its receipt. What is not settled then expires: the
+    source gets a negative answer, and whatever becomes of the event later is ignored. Null waits for ever."""
     on_refusal: Literal["wait", "fail_fast"] = "wait"
     """When the source hears that an event is refused: `wait`, when every sink has an outcome for it;
     `fail_fast`, with the first refusal, and sinks that still owe the event are not asked for it again."""
@@ -115,6 +121,16 @@ class SourceConfig(NodeConfig):
     def patience_named(self) -> bool:
         """Whether the user said so, and it is not only what most brokers have."""
         return False
+
+    @property
+    def lease_cap_s(self) -> float | None:
+        """How far progress may extend `acknowledge_within`, counted from receipt; None: not at all."""
+        return None
+
+    def expires_in_vain(self, acknowledges: bool) -> bool:
+        """Whether the user wrote `acknowledge_within` although nobody is told what becomes of an event."""
+        written = "acknowledge_within" in self.model_fields_set and self.acknowledge_within is not None
+        return written and not acknowledges and not self.always_answers
 
 
 class InputsConfig(NodeConfig):

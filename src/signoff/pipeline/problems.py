@@ -133,11 +133,19 @@ CODES: dict[str, Code] = {
         "Remove the field; such a source takes part without.",
         'alarms.yaml:5 [cannot-acknowledge] source "lines" (stdin) cannot be acknowledged',
     ),
+    "cannot-expire": Code(
+        "`acknowledge_within` is set for a source that is not told what becomes of its events: it cannot be "
+        "acknowledged, or its acknowledgements are off.",
+        "Remove the field, or turn acknowledgements on.",
+        'alarms.yaml:5 [cannot-expire] source "lines" (stdin) has acknowledge_within, but cannot be '
+        "acknowledged",
+    ),
     "consumer-timeout": Code(
-        "A warning: a sink may retry for longer than the broker of a source waits for an acknowledgement. "
-        "It then closes the channel and delivers again. A message with an id is recognised; one without "
-        "is a new event.",
-        "Raise `consumer_timeout` at the broker and in the source, or lower the sink's `retry`.",
+        "A warning: a sink may retry, or a source wait (`acknowledge_within`), for longer than the broker of "
+        "the source waits for an acknowledgement. It then closes the channel and delivers again. A message "
+        "with an id is recognised; one without is a new event.",
+        "Raise `consumer_timeout` at the broker and in the source, or lower the sink's `retry` or the "
+        "source's `acknowledge_within`.",
         'alarms.yaml:30 [consumer-timeout] sink "table" may retry for 2751.1 s (100 attempts, waits up to '
         '30000 ms), but source "incoming" gets its events again after 1800 s',
     ),

@@ -95,6 +95,7 @@ class Settlement:
     refused: Mapping[int, str] = field(default_factory=dict)
     """Refused, with the reason: the source gets a negative answer."""
     expired: Mapping[int, str] = field(default_factory=dict)
+    """Not settled in time, with the reason and who owed them: a negative answer too."""
     transient: BitMap64 = field(default_factory=BitMap64)
     """Those of the refused that may be taken another time: the last retry failed, no sink said never."""
 
@@ -144,7 +145,9 @@ class Source(ABC):
     def expire(self) -> Mapping[int, str]:
         """Origins whose time is up (sequence to reason); called about ten times a second.
 
-        The intake records them in the ledger and calls `settle` with those that were still owed.
+        Only for a source that has a clock of its own, as a request has: `acknowledge_within` from receipt
+        is kept by the intake for all. It records them in the ledger and calls `settle` with those that were
+        still owed; without acknowledgements the answer is not asked for.
         """
         return {}
 

@@ -22,9 +22,9 @@ import pyarrow as pa
 from pydantic import Field, SecretStr
 from pyroaring import BitMap64
 
+from signoff.pipeline.durations import Duration
 from signoff.pipeline.model import SourceConfig
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
-from signoff.sources.durations import Duration
 from signoff.sources.events import Piece, event_batch
 from signoff.sources.http_requests import Answer, Delivery, Inbox, turned_away
 
@@ -40,6 +40,7 @@ class HttpConfig(SourceConfig):
     """Events POSTed over HTTP."""
 
     summary: ClassVar[str] = "Takes events by HTTP POST; the response comes when they are settled."
+    always_answers: ClassVar[bool] = True
     type: Literal["http"] = "http"
     host: str = "127.0.0.1"
     """Address to listen on; `0.0.0.0` for all."""
@@ -50,7 +51,8 @@ class HttpConfig(SourceConfig):
     token: SecretStr | None = None
     """If set, requests need the header `Authorization: Bearer <token>`."""
     acknowledge_within: Duration = Field(default=30.0, gt=0)
-    """How long a request waits for its events to be settled before it is answered 503."""
+    """How long a request waits for its events to be settled before it is answered 503; they then count as
+    expired. Counted from the arrival of the request, and never extended: its client does not wait longer."""
     max_body_bytes: int = Field(default=8 * 1024**2, ge=1)
     """Largest request; larger ones are answered 413."""
     max_pending: int = Field(default=100_000, ge=1)

@@ -9,12 +9,14 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from signoff.errors import SourceError
+from signoff.pipeline.durations import Duration
 from signoff.pipeline.model import Config, Names, SourceConfig
 from signoff.pipeline.secrets import SecretUrl
 from signoff.sources.contract import Source
-from signoff.sources.durations import Duration
 
 Answer = Literal["requeue", "reject"]
+LEASE_SHARE = 0.9
+"""Of the consumer timeout: a broker that is faster closes the channel, and gives back what is young, too."""
 
 
 class Exchange(Config):
@@ -73,8 +75,9 @@ class RabbitmqConfig(SourceConfig):
     max_redeliveries: int = Field(default=5, ge=0)
     """How often a message is put back into its queue; refused once more, it is rejected."""
     consumer_timeout: Duration = Field(default=1800.0, gt=0)
-    """The broker's `consumer_timeout`: how long it waits for an acknowledgement. Only compared with the
-    sinks' retries by `signoff check`; it is set at the broker."""
+    """The broker's `consumer_timeout`: how long it waits for an acknowledgement; it is set at the broker.
+    Here it limits how far progress may extend `acknowledge_within`, and `signoff check` compares it with the
+    sinks' retries."""
     remember: int = Field(default=200_000, ge=0)
     """How many of the newest events the log keeps to recognise messages that come again."""
     heartbeat: int = Field(default=60, ge=1, le=3600)
@@ -130,6 +133,10 @@ class RabbitmqConfig(SourceConfig):
     @property
     def patience_named(self) -> bool:
         return "consumer_timeout" in self.model_fields_set
+
+    @property
+    def lease_cap_s(self) -> float | None:
+        return LEASE_SHARE * self.consumer_timeout
 
     def build(self, base: Path) -> Source:
         try:  # loaded here: whoever only reads a pipeline needs no client
