@@ -80,7 +80,7 @@ def test_a_sink_that_has_handed_the_event_on_still_owes_it(ledger: Ledger) -> No
     assert ledger.expire("incoming", {1: "late"}) == {
         1: "late; owed by next (handed on, not settled there yet)"
     }
-    ledger.release("incoming", 0, 2, "next", Answer(BitMap64(), BitMap64([1])))
+    ledger.release("incoming", 0, 2, "next", Answer(BitMap64([1]), BitMap64(), BitMap64([1])))
     assert ledger.account("incoming", 2).as_dict()["expired"] == 1
 
 
