@@ -48,6 +48,8 @@ def test_an_event_in_a_buffer_is_acknowledged_when_the_sink_has_taken_it(
     story = product.explain("incoming/1")
     assert story["state"] == "in flight" and "has it in its buffer" in story["why"]
     assert [stage["state"] for stage in story["stages"]] == ["buffered"]
+    (row,) = story["buffered"]
+    assert row["event_id"] == "a.buffer/1" and "a owes it (since" in row["why"]
     failing.stop()
     assert code(answer) == 200
     assert sorted(webhook.accepted_ids) == [f"incoming/{n}" for n in range(3)], (

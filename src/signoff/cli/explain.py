@@ -9,6 +9,8 @@ import typer
 
 from signoff.cli.reading import AsJson, PipelineFile, dash, load_for_reading, table, when
 from signoff.ledger.explain import Explanation, explain
+from signoff.ledger.outcome import EventId
+from signoff.link.lookup import rows_in_buffers
 from signoff.log import LogReader
 
 _SHOWN = 500
@@ -22,7 +24,7 @@ def command(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Tell the story of one event: its state, each sink's part in it, its dead letters.
+    """Tell the story of one event: its state, each sink's part in it, its dead letters, its rows in buffers.
 
     Exits with 1 when there is no such event.
     """
@@ -31,10 +33,17 @@ def command(
         story = explain(graph, event_id, LogReader)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="EVENT_ID") from None
+    rows = [
+        explain(graph, str(row), LogReader) for row in rows_in_buffers(graph.state, EventId.parse(event_id))
+    ]
     if as_json:
-        typer.echo(json.dumps(_as_dict(story), ensure_ascii=False))
+        found = _as_dict(story) | {"buffered": [_as_dict(row) for row in rows]}
+        typer.echo(json.dumps(found, ensure_ascii=False))
     else:
         _print(story)
+        for row in rows:
+            typer.echo("")
+            _print(row)
     if story.state == "unknown":
         raise typer.Exit(1)
 

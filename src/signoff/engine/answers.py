@@ -72,7 +72,7 @@ class PipelineAnswers:
         self._notes, self._stage, self._outcome = notes, stage, outcome
 
     def settled(self) -> BitMap64:
-        return self._notes.answered(0, _NOTHING).settled
+        return self._notes.settled()
 
     def delivered(self, first: int, last: int) -> BitMap64:
         found = self._notes.answered(first, last)

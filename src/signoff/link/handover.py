@@ -91,7 +91,13 @@ class HandoverSink(Sink):
 
     def prepare(self) -> None:
         with self._lock:
-            self._open()
+            self._place.parts.mkdir(parents=True, exist_ok=True)
+            for left in self._place.parts.iterdir():  # of tasks of an earlier run, whose batch is done again
+                left.unlink(missing_ok=True)
+            try:
+                self._open()
+            except (LogError, StateError, OSError) as error:
+                raise TransientError(str(error)) from error
 
     def release(self) -> None:
         with self._lock:
@@ -133,9 +139,6 @@ class HandoverSink(Sink):
 
     def _open(self) -> tuple[LogWriter, LinkNotes]:
         if self._log is None or self._notes is None:
-            self._place.parts.mkdir(parents=True, exist_ok=True)
-            for left in self._place.parts.iterdir():  # of tasks whose batch is done again
-                left.unlink(missing_ok=True)
             notes = self._notes or LinkNotes(self._place.database)
             self._notes = notes
             last = notes.last()

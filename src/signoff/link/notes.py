@@ -128,6 +128,11 @@ class LinkNotes:
             reasons = {row["sequence"]: (row["reason"], bool(row["transient"])) for row in refused}
             return Answered(_settled(db) & from_range(first, last), reasons)
 
+    def settled(self) -> BitMap64:
+        """All events of the log that are answered."""
+        with self._store.read() as db:
+            return _settled(db)
+
     def version(self) -> int:
         """A number that changes when anyone has written; cheap enough to poll."""
         return self._store.version()

@@ -1,0 +1,39 @@
+"""Where the rows of an event are that were handed on: for `signoff explain`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from signoff.ledger.outcome import BUFFER, EventId
+from signoff.link.notes import Handed, LinkNotes
+from signoff.log import LogReader
+
+
+def rows_in_buffers(state: Path, event: EventId) -> list[EventId]:
+    """The rows made from an event that a buffer of this state directory holds for it, by their ids there."""
+    found = []
+    for directory in sorted((state / "links").glob(f"*{BUFFER}")):
+        notes = LinkNotes(directory / "link.db", readonly=True)
+        try:
+            handed = [each for each in notes.each() if _holds(each, event)]
+        finally:
+            notes.close()
+        log = LogReader(state / "log" / directory.name)
+        for part in handed:
+            if part.last <= log.head():
+                found += [EventId(directory.name, number) for number in _numbers(log, part, event.sequence)]
+    return found
+
+
+def _holds(handed: Handed, event: EventId) -> bool:
+    return handed.batch.source == event.source and event.sequence in handed.origins
+
+
+def _numbers(log: LogReader, handed: Handed, sequence: int) -> list[int]:
+    return [
+        first + int(index)
+        for first, events in log.read(handed.first, handed.last, ["position"])
+        for index in np.flatnonzero(events.column("position").to_numpy() == sequence)
+    ]

@@ -1,0 +1,201 @@
+"""A batch that is handed on is in the link's log whole and once, wherever the process dies."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyroaring import BitMap64
+
+from signoff.errors import Discarded, TransientError
+from signoff.link.handover import HandoverSink, LinkPlace
+from signoff.link.notes import LinkNotes
+from signoff.log import LogReader, LogWriter, writer
+from signoff.sinks.contract import BatchRef, Part
+
+FIRST = BatchRef("incoming", 0, 10)
+SECOND = BatchRef("incoming", 10, 20)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> LinkPlace:
+    return LinkPlace(tmp_path / "log", tmp_path / "notes")
+
+
+def sink_at(place: LinkPlace, **settings: object) -> HandoverSink:
+    options = {"max_bytes": 1024**2, "when_full": "block"} | settings
+    return HandoverSink("a", place, **options)  # type: ignore[arg-type]
+
+
+def parts(sink: HandoverSink, batch: BatchRef, *tasks: range) -> list[bytes]:
+    """What the tasks of a batch leave behind; each handles these events."""
+    written = []
+    for number, events in enumerate(tasks):
+        writer = sink.open(Part(batch, number, attempt=number))
+        writer.write(
+            pa.record_batch(
+                {
+                    "event_id": [f"{batch.source}/{n}" for n in events],
+                    "n": pa.array(events, pa.int64()),
+                    "_origin": pa.array(events, pa.int64()),
+                }
+            )
+        )
+        part = writer.close()
+        assert part is not None
+        written.append(part)
+    return written
+
+
+def hand_on(sink: HandoverSink, batch: BatchRef, *tasks: range) -> None:
+    sink.commit(batch, parts(sink, batch, *tasks))
+
+
+def ids(place: LinkPlace) -> list[str]:
+    log = LogReader(place.log)
+    return [one for _, events in log.read(0, log.head()) for one in events.column("message_id").to_pylist()]
+
+
+def test_rows_of_several_tasks_are_appended_in_order(place: LinkPlace) -> None:
+    sink = sink_at(place)
+    hand_on(sink, FIRST, range(0, 5), range(5, 10))
+    assert ids(place) == [f"incoming/{n}" for n in range(10)]
+    event = LogReader(place.log).lookup([3])[3]
+    assert event["payload"] == b'{"n":3}' and event["position"] == 3
+    sink.release()
+
+
+def test_a_batch_that_comes_again_is_recognised(place: LinkPlace) -> None:
+    for _ in range(3):
+        sink = sink_at(place)
+        hand_on(sink, FIRST, range(10))
+        hand_on(sink, FIRST, range(10))
+        sink.release()
+    assert len(ids(place)) == 10
+    assert not list(place.parts.iterdir())
+
+
+def test_a_batch_that_was_noted_and_never_appended_is_appended_when_it_comes_again(
+    place: LinkPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = sink_at(place)
+    hand_on(sink, FIRST, range(10))
+    with monkeypatch.context() as patch:
+        patch.setattr(LogWriter, "sync", _dies_when(lambda log: log.next_sequence > 10))
+        with pytest.raises(KeyboardInterrupt):
+            hand_on(sink, SECOND, range(10, 20))
+    again = _after_a_kill(sink, place)
+    hand_on(again, SECOND, range(10, 20))
+    assert ids(place) == [f"incoming/{n}" for n in range(20)]
+    again.release()
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3])
+def test_what_is_half_in_the_log_is_cut_off_and_nobody_has_seen_it(
+    place: LinkPlace, monkeypatch: pytest.MonkeyPatch, frames: int
+) -> None:
+    monkeypatch.setattr("signoff.log.writer._FRAME_BYTES", 512)
+    sink = sink_at(place)
+    hand_on(sink, FIRST, range(10))
+    written = 0
+
+    def write(*args: object) -> int:
+        nonlocal written
+        if written == frames:
+            raise KeyboardInterrupt
+        written += 1
+        return real(*args)  # type: ignore[arg-type]
+
+    real = writer._write
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "_write", write)
+        with pytest.raises(KeyboardInterrupt):
+            hand_on(sink, SECOND, range(10, 20))
+    assert LogReader(place.log).head() == 10
+    again = _after_a_kill(sink, place)
+    again.prepare()
+    assert LogReader(place.log).scan() == 10, "what was half there is gone"
+    hand_on(again, SECOND, range(10, 20))
+    assert ids(place) == [f"incoming/{n}" for n in range(20)]
+    again.release()
+
+
+def test_a_full_link_holds_back_or_drops_as_it_is_told(place: LinkPlace) -> None:
+    waits, drops = sink_at(place), sink_at(place, when_full="drop_newest")
+    start = 0
+    with pytest.raises(TransientError, match="log-full"):
+        while True:
+            hand_on(waits, BatchRef("incoming", start, start + 9000), range(start, start + 9000))
+            start += 9000
+    held = LogReader(place.log).head()
+    waits.release()
+    with pytest.raises(Discarded, match="the buffer is full"):
+        hand_on(drops, BatchRef("incoming", start, start + 1), range(start, start + 1))
+    assert LogReader(place.log).head() == held == start
+    drops.release()
+
+
+def test_events_that_found_no_room_on_the_disk_are_appended_once_there_is_some(
+    place: LinkPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = sink_at(place)
+
+    def full(_: LogWriter) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogWriter, "_commit", full)
+        with pytest.raises(TransientError, match="log-no-space"):
+            hand_on(sink, FIRST, range(10))
+        with pytest.raises(TransientError, match="log-no-space"):
+            hand_on(sink, SECOND, range(10, 20))
+    hand_on(sink, SECOND, range(10, 20))
+    hand_on(sink, FIRST, range(10))
+    assert ids(place) == [f"incoming/{n}" for n in range(20)]
+    sink.release()
+
+
+def test_a_pickled_sink_holds_nothing_open(place: LinkPlace) -> None:
+    sink = sink_at(place)
+    sink.prepare()
+    copy = pickle.loads(pickle.dumps(sink))
+    assert copy.open(Part(FIRST, 0, 0)) is not None
+    with pytest.raises(TransientError, match="log-locked"):
+        copy.commit(FIRST, [])
+    sink.release()
+
+
+def test_answers_only_grow_and_survive(place: LinkPlace) -> None:
+    place.notes.mkdir()
+    notes = LinkNotes(place.database)
+    notes.answer(BitMap64([0, 1, 2, 7]), {7: ("no", False)})
+    notes.answer(BitMap64([3, 7]), {7: ("no", False)})
+    notes.close()
+    again = LinkNotes(place.database)
+    assert list(again.settled()) == [0, 1, 2, 3, 7]
+    assert again.answered(5, 10).refused == {7: ("no", False)}
+    again.close()
+
+
+def _dies_when(condition: object) -> object:
+    real = LogWriter.sync
+
+    def sync(self: LogWriter) -> int:
+        if condition(self):  # type: ignore[operator]
+            raise KeyboardInterrupt
+        return real(self)
+
+    return sync
+
+
+def _after_a_kill(sink: HandoverSink, place: LinkPlace) -> HandoverSink:
+    """A sink of a new process: what the old one had in memory is gone, and so is its lock."""
+    log = sink._log
+    assert log is not None
+    log._pending, log._pending_bytes, log._torn = [], 0, False
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LogWriter, "sync", lambda self: self.durable_sequence)
+        sink.release()
+    return sink_at(place)
