@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from pyroaring import BitMap64
 
+from signoff.engine import parking as parking_module
 from signoff.engine.parking import Parking
 from signoff.ledger.outcome import BatchState, RowRef, SinkState, Wait
 from signoff.sinks.contract import BatchRef
@@ -71,6 +72,16 @@ def test_a_step_that_fails_for_all_rests_before_it_is_asked_for_others(runner: S
     for _ in range(10):
         parking.retry()
     assert runner.of("a via ask") == [0]
+
+
+def test_what_holds_back_new_batches_is_said_as_a_step(
+    runner: StepRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parking_module, "_MOST", 2)
+    parking = Parking(runner)  # type: ignore[arg-type]
+    parking.take(numbered(0))
+    parking.take(numbered(1))
+    assert parking.why_held() == '2 batches wait already for step "ask"'
 
 
 def test_rows_that_always_fail_keep_no_others_from_their_turn(runner: StepRunner) -> None:

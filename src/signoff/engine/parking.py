@@ -253,9 +253,16 @@ class Parking:
         return min([_IDLE_S, *(max(due - time.monotonic(), 0.001) for due in dues)])
 
 
-def _named(sinks: Iterable[str]) -> str:
-    names = sorted(sinks)
-    return f'sink "{names[0]}"' if len(names) == 1 else "sinks " + ", ".join(f'"{n}"' for n in names)
+def _named(names: Iterable[str]) -> str:
+    """Sinks, and steps that rows wait for, as one says them."""
+    waits = {name: Wait.parse(name) for name in names}
+    steps = sorted({wait.step for wait in waits.values() if wait is not None})
+    sinks = sorted(name for name, wait in waits.items() if wait is None)
+    return " and ".join(_several(kind, some) for kind, some in (("sink", sinks), ("step", steps)) if some)
+
+
+def _several(kind: str, names: list[str]) -> str:
+    return f"{kind}{'s' if len(names) > 1 else ''} " + ", ".join(f'"{name}"' for name in names)
 
 
 def _is_behind(state: SinkState) -> bool:
