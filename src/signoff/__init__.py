@@ -6,6 +6,7 @@ The public names, each loaded when it is first used: importing `signoff` needs n
     Graph, Node, Port       the checked graph
     Catalog                 the node types a pipeline may use
     drop, fail              what a function on rows says of an event that does not go on
+    unite                   what a function on groups says of an event that is made of some of them
     SignoffError and below  what is raised on purpose (see `signoff.errors`)
 """
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from signoff.pipeline.graph import Graph, Node, Port
     from signoff.pipeline.model import Catalog
     from signoff.transforms.answers import drop, fail
+    from signoff.transforms.groups import unite
 
 __version__ = "0.1.0"
 
@@ -52,6 +54,7 @@ __all__ = [
     "drop",
     "fail",
     "load",
+    "unite",
 ]
 
 _HOMES = {
@@ -62,6 +65,7 @@ _HOMES = {
     "Port": "signoff.pipeline.graph",
     "drop": "signoff.transforms.answers",
     "fail": "signoff.transforms.answers",
+    "unite": "signoff.transforms.groups",
 }
 
 

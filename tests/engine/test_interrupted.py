@@ -109,7 +109,7 @@ def test_a_search_that_is_cut_off_blames_nobody(tmp_path, monkeypatch, ends, at)
         _range=lambda low, high, without, parts: (low, high if 7 not in without else low),
         _compile=lambda span, trial: SimpleNamespace(df=span),
         shared=SimpleNamespace(control=control),
-        runner=SimpleNamespace(halt=halt),
+        runner=SimpleNamespace(halt=halt, unites=False),
     )
     with pytest.raises(Interrupted):
         SourceQuery._isolate(query, 0, 10)

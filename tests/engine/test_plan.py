@@ -68,3 +68,74 @@ def _published(tmp_path: Path, routing_key: str) -> Graph:
 def _nothing(spark: SparkSession, tmp_path: Path) -> DataFrame:
     LogWriter(tmp_path / "log", LogSettings()).close()
     return read_range(spark, tmp_path / "log", 0, 0, encoding="utf-8")
+
+
+def _merging(tmp_path: Path, **merge: object) -> Graph:
+    pipeline = Pipeline("p", state=str(tmp_path / "state"), base=tmp_path)
+    pipeline.source("incoming", "generate", count=1)
+    pipeline.transform("parsed", "parse_json", input="incoming", schema="a INT, b INT")
+    pipeline.transform("once", "dedupe", input="parsed", keys=["a"])
+    pipeline.transform("merged", "merge", input=merge.pop("input", "parsed"), **merge)
+    pipeline.sink("out", "files", input="merged", path="out")
+    pipeline.sink("first", "files", input="once", path="first")
+    return pipeline.graph()
+
+
+def test_a_step_that_unites_events_is_refused_behind_a_source_that_is_a_stream(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (problem,) = check(_merging(tmp_path, keys=["a"], columns={"n": "count(*)"}), spark)
+
+    assert problem.code == "unites-in-stream"
+    assert '"merged"' in problem.message and '"once"' in problem.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"keys": ["c"]}, "unresolved-column"),
+        ({"keys": ["a"], "columns": {"a": "max(b)"}}, "duplicate-column"),
+        ({"keys": ["a"], "columns": {"n": "b + 1"}}, "type-error"),
+        ({"keys": ["a"], "columns": {"n": "max(c)"}}, "unresolved-column"),
+    ],
+)
+def test_what_is_wrong_with_a_merge_is_said_before_the_run(
+    spark: SparkSession, tmp_path: Path, fields: dict[str, object], code: str
+) -> None:
+    problems = check(_merging(tmp_path, **fields), spark)
+
+    assert code in {problem.code for problem in problems}
+
+
+@pytest.mark.parametrize(
+    ("sink", "codes"),
+    [
+        ({"buffer": {"type": "disk"}}, ["unites-into-link"]),
+        ({"ordered_by": ["payload"]}, ["unites-into-link"]),
+        ({"buffer": {"type": "disk", "acknowledgements": True}}, []),
+        ({}, []),
+    ],
+)
+def test_rows_of_several_events_do_not_go_where_events_wait_for_an_answer(
+    spark: SparkSession, tmp_path: Path, sink: dict[str, object], codes: list[str]
+) -> None:
+    pipeline = Pipeline("p", state=str(tmp_path / "state"), base=tmp_path)
+    pipeline.source("incoming", "generate", count=1)
+    pipeline.transform("merged", "merge", input="incoming", keys=["payload"], columns={"n": "count(*)"})
+    pipeline.sink("out", "sqlite", input="merged", path="out.db", table="t", **sink)
+
+    assert [problem.code for problem in check(pipeline.graph(), spark)] == codes
+
+
+def test_a_merge_sees_its_events_in_order_and_without_hashing(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = Pipeline("p", state=str(tmp_path / "state"), base=tmp_path)
+    pipeline.source("incoming", "generate", count=1)
+    columns = {"all": "collect_list(message_id)", "first": "first(message_id)"}
+    pipeline.transform("merged", "merge", input="incoming", keys=["payload"], columns=columns)
+    pipeline.sink("out", "files", input="merged", path="out")
+
+    plan = compile_source(pipeline.graph(), "incoming", _nothing(spark, tmp_path), streaming=False)
+
+    assert plan is not None and plan.unites and plan.shuffled
+    made = plan.df._jdf.queryExecution().executedPlan().toString()
+    assert "SortAggregate" in made and "HashAggregate" not in made, made

@@ -149,3 +149,13 @@ def test_whoever_is_blamed_failed_alone_before_and_after_the_others_passed(event
         whole = (0, events) == (event, event + 1)
         assert any(failed for n, failed in alone if n < passed)
         assert [failed for n, failed in alone if n > passed] == [True] or whole
+
+
+def test_the_event_with_which_united_events_begin_to_fail_is_blamed() -> None:
+    def probe(low: int, high: int, without: frozenset[int]) -> Failure | None:
+        present = [n for n in (10, 40, 70, 90) if low <= n < high and n not in without]
+        return Failure("overflow") if len(present) > 2 else None
+
+    assert isolate(probe, 0, 100, together=True) == {70: "overflow", 90: "overflow"}
+    with pytest.raises(PlanFailed, match="on no single event"):
+        isolate(probe, 0, 100)

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from pyroaring import BitMap64
 
 from signoff.errors import StateError
 from signoff.ledger import (
@@ -15,6 +16,8 @@ from signoff.ledger import (
     Ledger,
     Outcome,
     Resolution,
+    RowOutcome,
+    RowRef,
     RunLock,
     close_letters,
     drop_letters,
@@ -177,3 +180,20 @@ def test_looking_at_the_lock_does_not_keep_a_run_from_starting(state: Path) -> N
     finally:
         over.set()
         watcher.join()
+
+
+def test_letters_of_a_row_of_several_events_are_claimed_and_dropped_together(
+    ledger: Ledger, letters: DeadLetters
+) -> None:
+    rows = ["incoming/0/~a", "incoming/2/~a", "incoming/1/~b", "incoming/3"]
+    stored = [DeadLetter(row, "table", "bad", b"{}") for row in rows]
+    letters.add([*stored, DeadLetter("incoming/2/~a", "other", "bad", b"{}")])
+    dead = [RowRef(0, "~a"), RowRef(2, "~a"), RowRef(1, "~b"), RowRef(3)]
+    ledger.open_batch("incoming", 0, 4, ["table"])
+    outcomes = [RowOutcome(row, "table", Outcome.DEAD_LETTERED, "bad") for row in dead]
+    ledger.record("incoming", 0, 4, delivered=BitMap64(), outcomes=outcomes, sinks={}, owed=BitMap64())
+    assert [x.key for x in letters.whole(stored[1:2])] == [stored[1].key, stored[0].key]
+    assert letters.request_replay(stored[2:]) == 2, "one has no others, one is of a single event"
+    assert drop_letters(ledger, letters, stored[:1]) == 2
+    assert [x.event_id for x in letters.list(stage="other")] == ["incoming/2/~a"], "of another stage"
+    assert ledger.account("incoming", 4).dropped == 2

@@ -68,3 +68,22 @@ def every_answer(row: dict[str, Any]) -> Any:
 
 def _raise(error: Exception) -> None:
     raise error
+
+
+def summed(events: list[dict[str, Any]]) -> Any:
+    """By the key: one event of all, one of each half, none, a failure, or the events one by one."""
+    key, numbers = events[0]["k"], [event["n"] for event in events]
+    if key == "fail":
+        raise ValueError("not this group")
+    if key == "drop":
+        return signoff.drop("nobody wants it")
+    if key == "none":
+        return None
+    if key == "parity":
+        odd = [event for event in events if event["n"] % 2]
+        rest = [event for event in events if not event["n"] % 2]
+        return [
+            signoff.unite(odd, {"k": key, "total": sum(event["n"] for event in odd)}),
+            signoff.unite(rest[1:], signoff.fail("only the first even one")),
+        ]
+    return {"k": key, "total": sum(numbers)}

@@ -161,7 +161,7 @@ def _choose(
         if not found:
             raise typer.BadParameter(f"there is no open dead letter of {event_id}", param_hint="EVENT_ID")
         chosen.update({letter.key: letter for letter in found})
-    return list(chosen.values())
+    return letters.whole(chosen.values())
 
 
 def _replay(file: Path, graph: Graph, letters: DeadLetters, chosen: list[DeadLetter], wait: bool) -> None:

@@ -32,16 +32,17 @@ from signoff.engine.control import Control, GaveUp, Interrupted
 from signoff.engine.delivery import Pass, SinkTask, Span
 from signoff.engine.departures import Departures, of_counts
 from signoff.engine.ended import ended
-from signoff.engine.letters import LetterStore
+from signoff.engine.letters import LetterStore, to_store
 from signoff.engine.poison import PlanFailed, last_line
 from signoff.engine.receipts import read_receipts, receipts_directory, remove_receipts
 from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
 from signoff.engine.standing import StandingPass
-from signoff.engine.verdict import Round, judge
+from signoff.engine.verdict import Round, ask_for_new_rows, judge
 from signoff.engine.waiting import (
     PatientStep,
     Wanted,
     add_waits,
+    by_event,
     due_again,
     only_open,
     relevant,
@@ -133,6 +134,10 @@ class BatchRunner:
     Raises PlanFailed if it is not the events."""
     links: Mapping[str, bool] = field(default_factory=dict)
     """Sinks that hand rows on to another log, and whether events wait for what becomes of them there."""
+    unites: bool = False
+    """A step makes one row of several events: they are read together whenever one is asked for again."""
+    before_uniting: frozenset[str] = frozenset()
+    """Such steps, and those that have one behind them."""
     halt: threading.Event = field(default_factory=threading.Event)
     """Set when the query ends: what fails then has been interrupted, and nobody is to blame."""
     waits_for: tuple[str, ...] = ()
@@ -236,6 +241,8 @@ class BatchRunner:
         if not with_errors:
             results = relevant(results, wanted, self.steps, known.owed)
         verdict = self._judge(work.batch, known, asked, results)
+        if self.unites:
+            ask_for_new_rows(verdict, results, asked)
         add_waits(verdict, results, wanted, self.steps, known.sinks, time.time())
         for name, state in known.sinks.items():
             if not state.done and name not in asked:
@@ -256,6 +263,8 @@ class BatchRunner:
     ) -> BatchState:
         """One pass for the rows that wait for a step, to the sinks that lack them."""
         waits = {wait: only_open(state, known.owed) for wait, state in waits.items()}
+        if step in self.before_uniting:
+            waits = {wait: by_event(state) for wait, state in waits.items()}
         asked = {
             wait.sink: SinkState(done=False, owed=state.owed) for wait, state in waits.items() if state.owed
         }
@@ -264,6 +273,8 @@ class BatchRunner:
         results = self._results(work, plan) if asked else []
         results = relevant(results, wanted, self.steps, known.owed)
         verdict = self._judge(work.batch, known, asked, results)
+        if self.unites:
+            ask_for_new_rows(verdict, results, asked)
         add_waits(verdict, results, wanted, self.steps, known.sinks, time.time(), again=True)
         take_over(verdict, known, waits, self._atomic)
         return self._record(batch, known, verdict)
@@ -295,9 +306,7 @@ class BatchRunner:
         if self.fail_fast:
             refused = (o.row.sequence for o in verdict.outcomes if o.outcome == Outcome.REFUSED)
             verdict.settle(BitMap64(refused))
-        # Of an event that is settled nothing more is recorded: a letter that was closed stays closed.
-        dead = [outcome for outcome in verdict.dead if outcome.row.sequence in known.owed]
-        self.letters.store(dead, self.control)
+        self.letters.store(to_store(verdict.dead, known.owed), self.control)
         recorded = self.ledger.record(
             batch.source,
             batch.start,
@@ -365,15 +374,18 @@ class BatchRunner:
             return self._pass_for_step(work, work.step, plan)
         batch, asked = work.batch, work.asked
         directory = receipts_directory(self.state, batch)
-        receipts = [receipt for receipt in read_receipts(directory) if receipt.sink in asked]
+        # Receipts are not written for such plans; those of an earlier form of the pipeline say nothing of it.
+        known = [] if self.unites else read_receipts(directory)
+        receipts = [receipt for receipt in known if receipt.sink in asked]
         whole = not receipts and all(state.owed is None for state in asked.values())
         if plan is None and self.standing is not None and whole:
             sinks = {name: state.attempts for name, state in asked.items()} | dict.fromkeys(work.held)
             table, counts = self.standing.run(batch, sinks, work.with_errors)
             return from_table(table) + of_counts(counts)
         if plan is None:
-            start, end = _span(batch, asked, whole=work.with_errors or bool(work.held))
-            rows = None if work.with_errors or work.held else _owed_rows(asked)
+            whole = work.with_errors or bool(work.held) or self.unites
+            start, end = _span(batch, asked, whole=whole)
+            rows = None if whole else _owed_rows(asked)
             plan = self.range_plan(start, end, None if work.with_errors else {*asked, *work.held}, rows)
         covered: dict[str, list[Span]] = {}
         for receipt in receipts:
@@ -394,7 +406,10 @@ class BatchRunner:
         if plan is None:
             rows = _owed_rows(work.asked)
             assert rows
-            plan = self.range_plan(min(rows), max(rows) + 1, set(work.asked), rows)
+            start, end = min(rows), max(rows) + 1
+            if self.unites and step not in self.before_uniting:
+                start, end, rows = work.batch.start, work.batch.end, None
+            plan = self.range_plan(start, end, set(work.asked), rows)
         tasks = [
             sink_task(name, self.sinks[name], state, plan, step=step) for name, state in work.asked.items()
         ]
@@ -487,6 +502,7 @@ def sink_task(
         only=only,
         covered=tuple(covered),
         ordered_by=entry.config.ordered_by,
+        by_row=plan.unites and entry.sink.atomic,
     )
 
 

@@ -11,7 +11,7 @@ event that appears nowhere in a finished batch was dropped. How many ended where
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import reduce
 
@@ -20,13 +20,17 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
+from signoff.engine.division import joint_of
 from signoff.engine.ended import observed
 from signoff.errors import PipelineError, Problem
+from signoff.link.handover import HandoverConfig
 from signoff.pipeline.graph import Graph, Node, Port
 from signoff.pipeline.model import OnFailure, SinkConfig
+from signoff.sinks.pipeline import PipelineSinkConfig
 from signoff.transforms.contract import FieldError, Step, Transform
 from signoff.transforms.frame import (
     CHILD,
+    OTHERS,
     SEQUENCE,
     DescribeError,
     Frame,
@@ -40,6 +44,9 @@ from signoff.transforms.frame import (
 SOURCE_COLUMNS = ("payload", "headers", "message_id", "received_at")
 """What transforms see of an event before anything is parsed."""
 _BARRIER = "__barrier"
+
+RowName = tuple[int, str]
+"""A row by its sequence and child."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,8 @@ class Plan:
     stateful: bool
     shuffled: bool
     """Rows of one origin may be spread over partitions (see `engine.receipts`)."""
+    unites: bool = False
+    """A row may have several origins."""
 
     def said(self, *, all_steps: bool) -> tuple[ErrorPlan, ...]:
         """The errors a pass reports. Most steps fail on the same rows each time, and need to say so once."""
@@ -100,6 +109,7 @@ def compile_source(
     streaming: bool,
     sinks: set[str] | None = None,
     entry: str | None = None,
+    rows: Collection[RowName] | None = None,
     counts: bool = False,
     trial: bool = False,
     problem: Callable[[Problem], None] | None = None,
@@ -107,11 +117,12 @@ def compile_source(
     """Compile what hangs on `source`. `df` has the columns of the log's Spark source.
 
     `sinks` restricts the plan to some sinks, `entry` to what lies behind one transform (for a
-    replayed dead letter). With `counts` it is counted at which step rows end (see `engine.ended`).
-    `trial`: it is only to be seen what it fails on. With `problem` given, every error of every node is
-    reported there and None is returned if there was any; without, the first error is raised as PipelineError.
+    replayed dead letter), and `rows` to some rows, by sequence and child, that come to that transform.
+    With `counts` it is counted at which step rows end (see `engine.ended`). `trial`: it is only to be seen
+    what it fails on. With `problem` given, every error of every node is reported there and None is returned
+    if there was any; without, the first error is raised as PipelineError.
     """
-    return _Compiler(graph, source, streaming, sinks, entry, counts, trial, problem).compile(df)
+    return _Compiler(graph, source, streaming, sinks, entry, rows, counts, trial, problem).compile(df)
 
 
 class _Compiler:
@@ -122,6 +133,7 @@ class _Compiler:
         streaming: bool,
         sinks: set[str] | None,
         entry: str | None,
+        rows: Collection[RowName] | None,
         counts: bool,
         trial: bool,
         problem: Callable[[Problem], None] | None,
@@ -144,13 +156,14 @@ class _Compiler:
             for node in graph.nodes.values()
             if node.name in behind and (node.name in wanted or graph.downstream(node.name) & wanted)
         ]
-        self.entry = entry
+        self.entry, self.rows = entry, rows
         self.views: dict[Port, View] = {}
         self.readers = Counter(port for node in self.nodes for port in node.inputs)
         self.stateful = False
         self.identity: str | None = None
 
     def compile(self, df: DataFrame) -> Plan | None:
+        self._check_uniting()
         policy: OnFailure = "dead_letter"
         _, view = begin(df, SOURCE_COLUMNS, self.source, policy, counts=self.counts)
         self.views[Port(self.source, None)] = view
@@ -175,6 +188,24 @@ class _Compiler:
                 self._report(node, _expression_field(node), "plan-error", _first_line(str(error)), "")
         return None if self.failed else self._plan(sinks)
 
+    def _check_uniting(self) -> None:
+        """A stream's rows exist once, in a batch of its own making; what unites events must see it again."""
+        steps: dict[str, Transform] = {
+            name: config
+            for name in self.graph.downstream(self.source)
+            if isinstance(config := self.graph.nodes[name].config, Transform)
+        }
+        streams = sorted(name for name, step in steps.items() if step.streams)
+        for name, step in steps.items():
+            if streams and step.unites:
+                self._report(
+                    self.graph.nodes[name],
+                    "type",
+                    "unites-in-stream",
+                    f'it unites events of a batch, but "{streams[0]}" makes {self.source} a stream',
+                    "use a step that keeps no state, such as a function with mode: rows",
+                )
+
     def _inputs(self, node: Node) -> dict[str, View]:
         """The views of this source that feed a node, by the name of the input."""
         found: dict[str, View] = {}
@@ -192,8 +223,11 @@ class _Compiler:
         view = next(iter(views.values())) if len(views) == 1 else self._unite(node, views)
         if len(views) > 1:
             self._mark_pending()
+        if node.name == self.entry and self.rows is not None:
+            view = self._only(view, self.rows)
         assert isinstance(node.config, Transform)
-        step = Step(node.name, self.graph.base, self.streaming, self.trial)
+        together = tuple(views) if len(views) > 1 else ()
+        step = Step(node.name, self.graph.base, self.streaming, self.trial, together)
         for output, result in node.config.compile(step, view).items():
             self.views[Port(node.name, output)] = result
         self.stateful |= node.config.stateful
@@ -212,6 +246,15 @@ class _Compiler:
         united = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
         return begin_again(united, list(columns), next(iter(frames.values())))
 
+    @staticmethod
+    def _only(view: View, rows: Collection[RowName]) -> View:
+        frame = view.frame
+        wanted = [f"{sequence}/{child}" for sequence, child in rows]
+        alive = frame.fresh("alive")
+        name = F.concat_ws("/", F.col(SEQUENCE).cast("string"), F.col(CHILD))
+        frame.df = frame.df.withColumn(alive, F.col(view.alive) & name.isin(wanted))
+        return View(frame, alive, view.columns)
+
     def _mark_pending(self) -> None:
         """Tell each frame which of its views somebody will still read."""
         for view in self.views.values():
@@ -222,6 +265,14 @@ class _Compiler:
 
     def _sink(self, node: Node) -> SinkPlan:
         views = {name: self._with_expressions(node, view) for name, view in self._inputs(node).items()}
+        if any(OTHERS in view.frame.df.columns for view in views.values()) and self._waits_behind(node):
+            raise FieldError(
+                "buffer",
+                "unites-into-link",
+                f"rows made of several events of {self.source} go through a log, "
+                "and the events wait for them",
+                "give the sink a buffer with acknowledgements: true, or none",
+            )
         schema = unified({name: view.frame.schema_of(view) for name, view in views.items()})
         deliveries = tuple(
             Delivery(
@@ -234,6 +285,16 @@ class _Compiler:
             for name, view in views.items()
         )
         return SinkPlan(node.name, deliveries, schema)
+
+    def _waits_behind(self, node: Node) -> bool:
+        """Whether the sink's rows go through a log, with this source's events waiting for the answer."""
+        config = node.config
+        if isinstance(config, HandoverConfig):
+            return self.source in config.awaited_by
+        joint = joint_of(self.graph, node.name)
+        return isinstance(config, PipelineSinkConfig) or (
+            joint is not None and self.source in joint.awaited_by
+        )
 
     def _passed(self, node: str) -> frozenset[str]:
         return frozenset({node} | _ancestors(self.graph, node))
@@ -265,6 +326,7 @@ class _Compiler:
         needed |= {self.identity} if self.identity else set()
         reasons = {error.column for error in errors}
         lineage = (SEQUENCE,) if all(frame.childless for frame in frames.values()) else (SEQUENCE, CHILD)
+        unites = any(OTHERS in frame.df.columns for frame in frames.values())
         parts = []
         for frame in frames.values():
             columns = [c for c in frame.df.columns if c in alive or c in needed or c in reasons]
@@ -273,9 +335,12 @@ class _Compiler:
             somewhere = reduce(Column.__or__, self._somewhere(frame, alive, reasons))
             # Spark moves a filter down through deterministic projections, and would then compute in it once
             # more what it asks for: parse every event twice, call a user's function twice.
-            barred = observed(frame, [*lineage, *columns]).withColumn(_BARRIER, F.spark_partition_id())
+            further = [OTHERS] if OTHERS in frame.df.columns else []
+            barred = observed(frame, [*lineage, *further, *columns]).withColumn(
+                _BARRIER, F.spark_partition_id()
+            )
             chosen = barred.where(somewhere & (F.col(_BARRIER) >= F.lit(0)))
-            parts.append(chosen.select(*lineage, *columns))
+            parts.append(chosen.select(*lineage, *further, *columns))
         df = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
         return Plan(
             df=df,
@@ -283,6 +348,7 @@ class _Compiler:
             errors=tuple(ErrorPlan(e.column, e.stage, e.policy, e.describe, e.answers) for e in errors),
             stateful=self.stateful,
             shuffled=any(frame.shuffled for frame in frames.values()) or len(parts) > 1,
+            unites=unites,
         )
 
     def _behind(self, stage: str) -> bool:

@@ -23,9 +23,10 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from signoff.engine.compile import Delivery, ErrorPlan
+from signoff.engine.lineage import Lineage, Numbers, joined
 from signoff.engine.order import KeyOrder
 from signoff.engine.receipts import Receipt, read_receipts, write_receipt
-from signoff.engine.result import RESULT_SCHEMA, Kind, Result, RowArrays, pack_rows, to_batch
+from signoff.engine.result import RESULT_SCHEMA, Kind, Result, pack_rows, to_batch
 from signoff.errors import PermanentError, SinkError, TransientError
 from signoff.ledger.sequences import from_numpy, to_bytes
 from signoff.pipeline.model import Retry
@@ -33,7 +34,6 @@ from signoff.pipeline.secrets import redact
 from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Part, Sink, Writer
 from signoff.sinks.retry import deliver
 from signoff.transforms.answers import Answer, heard
-from signoff.transforms.frame import CHILD, SEQUENCE
 
 _RECEIPT_AFTER_S = 0.1
 """A sink that is done this long before the others gets a receipt; sooner, the ledger's record comes first."""
@@ -59,6 +59,8 @@ class SinkTask:
     """Rows to write, as children by sequence, each with the rows made from it; None: all."""
     covered: tuple[Span, ...] = ()
     """Sequences (first, last) that a receipt from before a crash covers."""
+    by_row: bool = False
+    """What is signed for is also said row by row: it may be taken back, and rows have several origins."""
     held: bool = False
     """Nothing is written: it is only found out which events have rows for this sink."""
     ordered_by: tuple[str, ...] = ()
@@ -93,7 +95,7 @@ class Pass:
             for rows in batches:
                 if rows.num_rows == 0:
                     continue
-                lineage = _Lineage(rows)
+                lineage = Lineage.of(rows)
                 span = lineage.widen(span)
                 for server in servers:
                     server.offer(rows, lineage, self.batch.source)
@@ -121,7 +123,7 @@ class Pass:
             if receipt.partition == part.partition and (receipt.sink, receipt.span) not in covered
         ]
 
-    def _errors(self, rows: pa.RecordBatch, lineage: _Lineage) -> list[Result]:
+    def _errors(self, rows: pa.RecordBatch, lineage: Lineage) -> list[Result]:
         found: list[Result] = []
         for error in self.errors:
             column = rows.column(error.column)
@@ -133,8 +135,8 @@ class Pass:
                     answer, text = heard(text)
                     kind = _ANSWERED[answer]
                 reason = error.describe(text) if error.describe else text
-                sequence, child = lineage.at(index)
-                found.append(Result(error.stage, kind, sequence, child, redact(reason)))
+                for sequence, child in lineage.at(index):
+                    found.append(Result(error.stage, kind, sequence, child, redact(reason)))
         return found
 
     def _results(
@@ -165,33 +167,15 @@ class Pass:
         yield to_batch(collected) if collected else pa.RecordBatch.from_pylist([], schema=RESULT_SCHEMA)
 
 
-class _Lineage:
-    """Sequence and child of the rows of one record batch."""
-
-    def __init__(self, rows: pa.RecordBatch) -> None:
-        self.sequences = rows.column(SEQUENCE).to_numpy()
-        has_children = CHILD in rows.schema.names
-        self.children = rows.column(CHILD) if has_children else pa.repeat("", rows.num_rows)
-
-    def widen(self, span: Span | None) -> Span:
-        low, high = int(self.sequences.min()), int(self.sequences.max())
-        return (low, high) if span is None else (min(low, span[0]), max(high, span[1]))
-
-    def at(self, index: int) -> tuple[int, str]:
-        return int(self.sequences[index]), self.children[index].as_py()
-
-
 @dataclass
 class _Rows:
     """Rows on their way to one sink."""
 
     table: pa.RecordBatch
-    sequences: np.ndarray[tuple[int], np.dtype[np.int64]]
-    children: pa.Array
+    lineage: Lineage
 
-    def take(self, chosen: np.ndarray[tuple[int], np.dtype[np.int64]]) -> _Rows:
-        indices = pa.array(chosen)
-        return _Rows(self.table.take(indices), self.sequences[chosen], self.children.take(indices))
+    def take(self, chosen: Numbers) -> _Rows:
+        return _Rows(self.table.take(pa.array(chosen)), self.lineage.take(chosen))
 
 
 @dataclass
@@ -201,10 +185,10 @@ class _Server:
     task: SinkTask
     part: Part
     _queue: queue.SimpleQueue[_Rows | None] = field(default_factory=queue.SimpleQueue)
-    _signed: list[RowArrays] = field(default_factory=list)
+    _signed: list[Lineage] = field(default_factory=list)
     _refused: list[Result] = field(default_factory=list)
-    _left: list[RowArrays] = field(default_factory=list)
-    _held: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = field(default_factory=list)
+    _left: list[Lineage] = field(default_factory=list)
+    _held: list[Lineage] = field(default_factory=list)
     _error: str = ""
     _attempts: int = 0
     _part: bytes | None = None
@@ -223,11 +207,11 @@ class _Server:
 
     # -- called by the task's own thread
 
-    def offer(self, rows: pa.RecordBatch, lineage: _Lineage, source: str) -> None:
+    def offer(self, rows: pa.RecordBatch, lineage: Lineage, source: str) -> None:
         for delivery in self.task.deliveries:
             chosen = self._chosen(rows, lineage, delivery)
             if chosen is not None and self.task.held:
-                self._held.append(lineage.sequences[chosen])
+                self._held.append(lineage.take(chosen))
             elif chosen is not None:
                 with_origins = self.task.sink.wants_origins
                 schema = self.task.schema
@@ -255,21 +239,20 @@ class _Server:
         name = self.task.name
         found = list(self._refused)
         if self._signed:
-            together = np.concatenate([sequences for sequences, _ in self._signed])
-            found.append(Result(name, Kind.SIGNED, number=len(together), blob=to_bytes(from_numpy(together))))
+            number = sum(len(rows) for rows in self._signed)
+            found.append(Result(name, Kind.SIGNED, number=number, blob=_origins(self._signed)))
+            if self.task.by_row:
+                found.append(Result(name, Kind.ROWS, blob=_packed(self._signed)))
         if self._held:
-            origins = to_bytes(from_numpy(np.concatenate(self._held)))
-            found.append(Result(name, Kind.HELD, blob=origins))
+            found.append(Result(name, Kind.HELD, blob=_origins(self._held)))
         if self._left:
-            rows = pack_rows(self._left)
+            rows = _packed(self._left)
             found.append(Result(name, Kind.OWED, text=self._error, number=self._attempts, blob=rows))
         if self._part is not None:
             found.append(Result(name, Kind.PART, blob=self._part))
         return found
 
-    def _chosen(
-        self, rows: pa.RecordBatch, lineage: _Lineage, delivery: Delivery
-    ) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
+    def _chosen(self, rows: pa.RecordBatch, lineage: Lineage, delivery: Delivery) -> Numbers | None:
         """Indices of the rows of this delivery; None when there are none."""
         alive = rows.column(delivery.alive)
         mask = np.asarray(pc.fill_null(alive, False)) if alive.null_count else np.asarray(alive)
@@ -277,19 +260,13 @@ class _Server:
             mask = mask & ~((lineage.sequences >= first) & (lineage.sequences <= last))
         chosen = np.flatnonzero(mask)
         if self.task.only is not None:
-            only = self.task.only
-            chosen = np.array(
-                [
-                    index
-                    for index in chosen.tolist()
-                    if _made_from(
-                        only.get(int(lineage.sequences[index]), frozenset()),
-                        _joined(lineage.children[index].as_py(), delivery.suffix),
-                    )
-                ],
-                dtype=np.int64,
-            )
+            wanted = [i for i in chosen.tolist() if self._is_wanted(lineage, i, delivery.suffix)]
+            chosen = np.array(wanted, dtype=np.int64)
         return chosen if len(chosen) else None
+
+    def _is_wanted(self, lineage: Lineage, index: int, suffix: str) -> bool:
+        only, child = self.task.only or {}, joined(lineage.children[index].as_py(), suffix)
+        return any(_made_from(only[origin], child) for origin in lineage.origins_at(index) if origin in only)
 
     # -- the sink's thread
 
@@ -306,7 +283,7 @@ class _Server:
             while (rows := self._queue.get()) is not None:
                 if down:
                     # The sink did not answer a moment ago: the rest waits for the next round.
-                    self._left.append((rows.sequences, rows.children))
+                    self._left.append(rows.lineage)
                     continue
                 self._in_hand = rows
                 if writer is None:
@@ -323,7 +300,7 @@ class _Server:
         """Hand over rows; true when the sink seems to be down."""
         if not self.task.ordered_by:
             return self._hand_over(writer, rows)[0]
-        tried = np.zeros(len(rows.sequences), bool)
+        tried = np.zeros(len(rows.lineage), bool)
         down = False
         for chosen in self._order.rounds(rows.table):
             some = rows.take(chosen)
@@ -333,8 +310,8 @@ class _Server:
             if down:
                 break
         rest = rows.take(np.flatnonzero(~tried))
-        if len(rest.sequences):
-            self._left.append((rest.sequences, rest.children))
+        if len(rest.lineage):
+            self._left.append(rest.lineage)
         return down
 
     def _hand_over(self, writer: Writer, rows: _Rows) -> tuple[bool, list[int]]:
@@ -343,14 +320,12 @@ class _Server:
         taken = np.flatnonzero(done.taken)
         if len(taken):
             everything = len(taken) == len(done.taken)
-            children = rows.children if everything else rows.children.take(pa.array(taken))
-            self._signed.append((rows.sequences if everything else rows.sequences[taken], children))
+            self._signed.append(rows.lineage if everything else rows.lineage.take(taken))
         for refusal in done.refused:
-            sequence, child = int(rows.sequences[refusal.index]), rows.children[refusal.index].as_py()
-            self._refuse(sequence, child, refusal.reason)
+            self._refuse(rows.lineage.at(refusal.index), refusal.reason)
         if not done.left:
             return False, []
-        self._left.append((rows.sequences[done.left], rows.children.take(pa.array(done.left))))
+        self._left.append(rows.lineage.take(done.left))
         self._error = redact(done.error)
         self._attempts = max(self._attempts, done.attempts)
         # One row that fails says nothing of the others; none taken at all says the sink is down. After
@@ -368,7 +343,7 @@ class _Server:
 
         Of an atomic sink nothing counts that is not closed.
         """
-        rest = [(rows.sequences, rows.children) for rows in self._remaining()]
+        rest = [rows.lineage for rows in self._remaining()]
         if self.task.sink.atomic:
             rest, self._signed, self._part = self._signed + rest, [], None
         self._error = redact(str(error))
@@ -376,9 +351,9 @@ class _Server:
         if not isinstance(error, PermanentError):
             self._left += rest
             return
-        for sequences, children in rest:
-            for sequence, child in zip(sequences.tolist(), children.to_pylist(), strict=True):
-                self._refuse(sequence, child, self._error)
+        for part in rest:
+            for index in range(len(part)):
+                self._refuse(part.at(index), self._error)
 
     def _remaining(self) -> Iterator[_Rows]:
         if self._in_hand is not None:
@@ -386,30 +361,29 @@ class _Server:
         while not self._drained and (rows := self._queue.get()) is not None:
             yield rows
 
-    def _refuse(self, sequence: int, child: str, reason: str) -> None:
-        self._refused.append(Result(self.task.name, Kind.REFUSED, sequence, child, redact(reason)))
+    def _refuse(self, row: Sequence[tuple[int, str]], reason: str) -> None:
+        """`row`: named once for each of its origins."""
+        for sequence, child in row:
+            self._refused.append(Result(self.task.name, Kind.REFUSED, sequence, child, redact(reason)))
 
 
 def _rows(
     rows: pa.RecordBatch,
-    lineage: _Lineage,
+    lineage: Lineage,
     delivery: Delivery,
     schema: pa.Schema,
     source: str,
-    chosen: np.ndarray[tuple[int], np.dtype[np.int64]],
+    chosen: Numbers,
     with_origins: bool,
 ) -> _Rows:
     everything = len(chosen) == rows.num_rows
     indices = None if everything else pa.array(chosen)
-    sequences = lineage.sequences if everything else lineage.sequences[chosen]
-    children = lineage.children if indices is None else lineage.children.take(indices)
-    if delivery.suffix:
-        children = pa.array([_joined(child, delivery.suffix) for child in children.to_pylist()], pa.string())
+    mine = (lineage if everything else lineage.take(chosen)).behind(delivery.suffix)
     if delivery.identity is None:
-        arrays = [event_ids(source, sequences, children)]
+        arrays = [event_ids(source, mine.sequences, mine.children)]
     else:
         given = rows.column(delivery.identity)
-        arrays = [_made_ids(given if indices is None else given.take(indices), children)]
+        arrays = [_made_ids(given if indices is None else given.take(indices), mine.children)]
     for field_, (_, physical) in zip(schema, delivery.columns, strict=True):
         if physical is None:
             arrays.append(pa.nulls(len(chosen), field_.type))
@@ -419,13 +393,11 @@ def _rows(
     names = [EVENT_ID, *schema.names]
     if with_origins:
         names.append(ORIGIN)
-        arrays.append(pa.array(sequences, pa.int64()))
-    return _Rows(pa.RecordBatch.from_arrays(arrays, names=names), sequences, children)
+        arrays.append(pa.array(mine.sequences, pa.int64()))
+    return _Rows(pa.RecordBatch.from_arrays(arrays, names=names), mine)
 
 
-def event_ids(
-    source: str, sequences: np.ndarray[tuple[int], np.dtype[np.int64]], children: pa.Array
-) -> pa.Array:
+def event_ids(source: str, sequences: Numbers, children: pa.Array) -> pa.Array:
     """`source/sequence` or `source/sequence/child` for each row."""
     numbers = pc.cast(pa.array(sequences), pa.string())
     plain = pc.binary_join_element_wise(pa.scalar(source), numbers, "/")
@@ -449,5 +421,9 @@ def _made_from(wanted: frozenset[str], child: str) -> bool:
     return any(child.startswith(f"{parent}/") for parent in wanted)
 
 
-def _joined(child: str, suffix: str) -> str:
-    return "/".join(part for part in (child, suffix) if part)
+def _origins(rows: Sequence[Lineage]) -> bytes:
+    return to_bytes(from_numpy(np.concatenate([part.origins() for part in rows])))
+
+
+def _packed(rows: Sequence[Lineage]) -> bytes:
+    return pack_rows([part.by_origin() for part in rows])

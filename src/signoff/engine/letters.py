@@ -6,9 +6,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pyroaring import BitMap64
+
 from signoff.engine.control import Control
 from signoff.ledger.dead_letters import DeadLetter, DeadLetters
-from signoff.ledger.outcome import EventId, RowOutcome
+from signoff.ledger.outcome import EventId, RowOutcome, is_united
 from signoff.log.reader import LogReader
 
 logger = logging.getLogger(__name__)
@@ -44,6 +46,13 @@ class LetterStore:
             logger.error("cannot store dead letters; nothing is acknowledged until that works: %s", error)
             return False
         return True
+
+
+def to_store(dead: Sequence[RowOutcome], owed: BitMap64) -> list[RowOutcome]:
+    """Those of the dead rows that are news. Of an event that is settled nothing more is recorded: a letter
+    that was closed stays closed. But a row of several events can only be replayed from all of them."""
+    rows = {(o.stage, o.row.child) for o in dead if o.row.sequence in owed and is_united(o.row.child)}
+    return [o for o in dead if o.row.sequence in owed or (o.stage, o.row.child) in rows]
 
 
 def letter_of(source: str, outcome: RowOutcome, event: Mapping[str, Any]) -> DeadLetter:

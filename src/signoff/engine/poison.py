@@ -46,23 +46,29 @@ class PlanFailed(EngineError):
     """Spark failed on a batch, and not because of single events; the query is started again."""
 
 
-def isolate(probe: Probe, start: int, end: int) -> Mapping[int, str]:
+def isolate(probe: Probe, start: int, end: int, *, together: bool = False) -> Mapping[int, str]:
     """The events of [start, end) the plan fails on, with the reason.
 
     Empty when the range passes now: what failed was not the events. Raises PlanFailed when it fails
-    without any event, or on none in particular.
+    without any event, or on none in particular. `together`: events are united, and may fail where each
+    alone does not (their sum overflows); then the one is blamed with which those before it begin to fail.
     """
     found: dict[int, str] = {}
+    first: dict[int, int] = {}
     while (failure := probe(start, end, frozenset(found))) is not None:
         if not found and (empty := probe(start, start, frozenset())) is not None:
             raise PlanFailed(f"the plan fails even without events: {empty.reason}")
         culprit, alone = _search(probe, start, end, frozenset(found), failure)
         alone = alone or probe(culprit, culprit + 1, frozenset(found))
+        first[culprit] = culprit
+        if alone is None and together:
+            culprit, alone = _search_together(probe, start, end, frozenset(found))
+            first[culprit] = start
         if alone is None:
             raise PlanFailed(f"the plan fails, but on no single event: {failure.reason}")
         found[culprit] = alone.reason
     for culprit in found:  # the others have just passed: now it must fail again
-        if (again := probe(culprit, culprit + 1, frozenset())) is None:
+        if (again := probe(first[culprit], culprit + 1, frozenset(found) - {culprit})) is None:
             raise PlanFailed(f"the plan failed on event {culprit}, and then it did not: {found[culprit]}")
         found[culprit] = again.reason
     for culprit, reason in found.items():
@@ -89,6 +95,18 @@ def _search(
         else:
             low = middle
     return low, latest
+
+
+def _search_together(probe: Probe, start: int, end: int, known: frozenset[int]) -> tuple[int, Failure | None]:
+    """The first event with which the range up to it fails, and how it does."""
+    low, high, latest = start, end, probe(start, end, known)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if (failure := probe(start, middle, known)) is not None:
+            high, latest = middle, failure
+        else:
+            low = middle
+    return high - 1, latest
 
 
 def _is_inside(suspect: tuple[int, int], low: int, high: int) -> bool:

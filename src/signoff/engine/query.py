@@ -71,6 +71,7 @@ class SourceQuery(ABC):
         # A session of its own, as Spark gives to a stream: settings made for one batch are no other's.
         self.spark = SparkSession(shared.spark.sparkContext, shared.spark._jsparkSession.cloneSession())
         reachable = graph.downstream(source)
+        uniting = uniting_steps(graph) & reachable
         self._letters = LetterStore(source, shared.letters, self.log)
         self.runner = BatchRunner(
             source=source,
@@ -92,6 +93,8 @@ class SourceQuery(ABC):
             control=shared.control,
             range_plan=self.range_plan,
             isolate=self._isolate,
+            unites=bool(uniting),
+            before_uniting=frozenset(n for n in reachable if ({n} | graph.downstream(n)) & uniting),
         )
 
     @abstractmethod
@@ -194,7 +197,7 @@ class SourceQuery(ABC):
                     return Failure(last_line(error), watch.failed_share(shares))
             return None
 
-        culprits = isolate(probe, start, end)
+        culprits = isolate(probe, start, end, together=self.runner.unites)
         outcomes = [
             RowOutcome(
                 RowRef(sequence), self.source, Outcome.DEAD_LETTERED, f"the plan fails on it: {reason}"
@@ -209,6 +212,12 @@ def drop_reasons(graph: Graph) -> dict[str, str]:
     """Why rows end at a step without an error, by the step's name."""
     configs = {name: node.config for name, node in graph.transforms.items()}
     return {name: config.drops for name, config in configs.items() if isinstance(config, Transform)}
+
+
+def uniting_steps(graph: Graph) -> set[str]:
+    """The steps that make one row of several events."""
+    configs = {name: node.config for name, node in graph.transforms.items()}
+    return {name for name, step in configs.items() if isinstance(step, Transform) and step.unites}
 
 
 def stage_policies(graph: Graph, source: str) -> dict[str, OnFailure]:

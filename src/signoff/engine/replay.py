@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from signoff.engine.batch import sink_task
 from signoff.engine.compile import Plan, compile_source
@@ -22,14 +23,14 @@ from signoff.engine.delivery import Pass
 from signoff.engine.lock import engine_lock
 from signoff.engine.parts import build_parts
 from signoff.engine.poison import last_line
-from signoff.engine.query import Shared, stage_policies
+from signoff.engine.query import Shared, stage_policies, uniting_steps
 from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
 from signoff.engine.session import start_session
 from signoff.engine.verdict import Round, judge
 from signoff.errors import Discarded, SinkError
 from signoff.ledger.dead_letters import DeadLetter, DeadLetters, close_letters
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.outcome import Outcome, Resolution, RowRef, SinkState
+from signoff.ledger.outcome import Outcome, Resolution, RowRef, SinkState, is_united
 from signoff.ledger.runlock import RunLock
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import OnFailure, SinkConfig, SourceConfig
@@ -76,14 +77,27 @@ class Replayer:
         resolved = 0
         while requested := self.shared.letters.replays_requested(limit=_AT_ONCE):
             groups: dict[tuple[str, str], list[DeadLetter]] = {}
-            for letter in requested:
+            for letter in self.shared.letters.whole(requested):
                 groups.setdefault((letter.source, letter.stage), []).append(letter)
             for (source, stage), letters in groups.items():
                 owners = [part for part in self.parts if source in part.graph.sources]
                 self.shared = owners[0] if owners else self.parts[0]
-                self._group(source, stage, letters)
+                for part in self._apart(source, letters):
+                    self._group(source, stage, part)
             resolved += len(requested)
         return resolved
+
+    def _apart(self, source: str, letters: Sequence[DeadLetter]) -> list[list[DeadLetter]]:
+        """Letters that may be replayed in one pass. Rows made of several events may only if their events were
+        in one batch: those of two would be united with each other."""
+        parts: dict[object, list[DeadLetter]] = {}
+        for letter in letters:
+            part: object = None
+            if is_united(letter.child):
+                batch = self.shared.ledger.batch_of(source, letter.sequence)
+                part = letter.child if batch is None else batch.ref.start
+            parts.setdefault(part, []).append(letter)
+        return list(parts.values())
 
     def _group(self, source: str, stage: str, letters: Sequence[DeadLetter]) -> None:
         graph = self.shared.graph
@@ -91,16 +105,24 @@ class Replayer:
             reason = f'"{stage if source in graph.sources else source}" is no longer in the pipeline'
             self._close([_failed(letter, reason) for letter in letters], [])
             return
+        # What is united behind the stage has ids that cannot be told from the letters': then no other rows
+        # than theirs go in, and all that comes out is theirs.
+        anew = self._unites_behind(stage)
         try:
-            verdict = self._deliver(source, stage, letters)
+            self._replay(source, stage, letters, anew)
         except Exception as error:  # noqa: BLE001 - whatever happens, the letters stay and say why
             reason = last_line(error)
             logger.warning("replaying %d letters of %s failed: %s", len(letters), stage, reason)
             self._close([_failed(letter, reason) for letter in letters], [])
-            return
-        self._resolve(source, stage, letters, verdict)
 
-    def _deliver(self, source: str, stage: str, letters: Sequence[DeadLetter]) -> Round:
+    def _replay(self, source: str, stage: str, letters: Sequence[DeadLetter], anew: bool) -> None:
+        verdict = self._deliver(source, stage, letters, anew)
+        gone = [] if anew else _not_made(letters, verdict)
+        self._resolve(source, stage, [letter for letter in letters if letter not in gone], verdict, anew)
+        if gone:  # the pipeline has changed, and unites their events in another way
+            self._replay(source, stage, gone, anew=True)
+
+    def _deliver(self, source: str, stage: str, letters: Sequence[DeadLetter], anew: bool) -> Round:
         graph = self.shared.graph
         is_sink = graph.nodes[stage].kind == "sink"
         plan = compile_source(
@@ -110,13 +132,19 @@ class Replayer:
             streaming=False,
             sinks={stage} if is_sink else None,
             entry=None if is_sink else stage,
+            rows={(letter.sequence, letter.child) for letter in letters} if anew else None,
         )
         assert plan is not None
-        rows = tuple(RowRef(letter.sequence, letter.child) for letter in letters)
+        rows = None if anew else tuple(RowRef(letter.sequence, letter.child) for letter in letters)
         asked = {name: SinkState(done=False, owed=rows) for name in plan.sinks}
         batch = _batch_of(source, letters)
         results = self._pass(plan, batch, asked, with_errors=not is_sink)
         return self._judge(source, batch, asked, results)
+
+    def _unites_behind(self, stage: str) -> bool:
+        graph = self.shared.graph
+        is_step = graph.nodes[stage].kind == "transform"
+        return is_step and bool(({stage} | graph.downstream(stage)) & uniting_steps(graph))
 
     def _pass(
         self, plan: Plan, batch: BatchRef, asked: Mapping[str, SinkState], *, with_errors: bool
@@ -153,7 +181,9 @@ class Replayer:
         atomic = {name for name in asked if sinks[name].sink.atomic}
         return judge(results, entries, policies, commit, atomic, 0.0)
 
-    def _resolve(self, source: str, stage: str, letters: Sequence[DeadLetter], verdict: Round) -> None:
+    def _resolve(
+        self, source: str, stage: str, letters: Sequence[DeadLetter], verdict: Round, anew: bool
+    ) -> None:
         failed = {
             (o.row.sequence, o.row.child, o.stage): o.reason
             for o in verdict.outcomes
@@ -173,7 +203,7 @@ class Replayer:
                 resolutions.append(Resolution(letter.event_id, letter.stage, outcome))
         asked = {(letter.sequence, letter.child) for letter in letters}
         for (sequence, child, later), reason in failed.items():
-            if not _asked_for(asked, sequence, child):
+            if not anew and not _asked_for(asked, sequence, child):
                 continue  # a row beside it, which has a letter of its own, open or closed
             origin = by_sequence[sequence]
             event_id = f"{source}/{sequence}" + (f"/{child}" if child else "")
@@ -227,6 +257,12 @@ def _decoded(payload: bytes, encoding: str) -> tuple[str | bytes | None, str | N
 
 def _failed(letter: DeadLetter, reason: str) -> Resolution:
     return Resolution(letter.event_id, letter.stage, Outcome.DEAD_LETTERED, reason)
+
+
+def _not_made(letters: Sequence[DeadLetter], verdict: Round) -> list[DeadLetter]:
+    """The letters of rows made of several events of which nothing was heard: there is no such row."""
+    heard = verdict.delivered | BitMap64(outcome.row.sequence for outcome in verdict.outcomes)
+    return [letter for letter in letters if is_united(letter.child) and letter.sequence not in heard]
 
 
 def _asked_for(asked: set[tuple[int, str]], sequence: int, child: str) -> bool:

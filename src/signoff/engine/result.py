@@ -15,6 +15,8 @@ class Kind(StrEnum):
 
     SIGNED = "signed"
     """`name` is a sink, `blob` the set of origins it took rows of, `number` the rows."""
+    ROWS = "rows"
+    """`blob` holds the rows the sink took, where origins alone do not tell them (see `SinkTask.by_row`)."""
     REFUSED = "refused"
     """The sink will never take this row; `text` says why."""
     OWED = "owed"

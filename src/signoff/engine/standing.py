@@ -47,6 +47,8 @@ class StandingPass:
         self._planned: dict[_Key, list[DataFrame]] = {}
         """Plans that no job is using. The counts of a plan are those of its last job: one at a time."""
         self._choosing = threading.Lock()
+        self._shuffles = False
+        """A plan of these shuffles; see `run`."""
 
     def prepare(self) -> None:
         """Plan the pass to all sinks. Raises PipelineError where Spark does not accept an expression."""
@@ -65,12 +67,14 @@ class StandingPass:
         with self._choosing:
             idle = self._planned.setdefault(key, [])
             df = idle.pop() if idle else None
-        df = self._plan(*key) if df is None else df
+        planned = self._plan(*key) if df is None else df
         try:
+            # What a plan has shuffled Spark takes again when it is run again; a selection is a new plan.
+            df = planned.select("*") if self._shuffles else planned
             results = df.toArrow()
             return results, ended(df) if with_errors else {}
         finally:
-            idle.append(df)
+            idle.append(planned)
 
     def _plan(self, tasks: int, sinks: frozenset[str], with_errors: bool) -> DataFrame:
         # What the steps fail on is said for all sinks at once, also for those that are not asked now.
@@ -81,6 +85,7 @@ class StandingPass:
             plan.said(all_steps=with_errors),
             None if plan.shuffled else self._state,
         )
+        self._shuffles |= plan.shuffled
         return plan.df.mapInArrow(one_pass, RESULT_DDL)
 
 

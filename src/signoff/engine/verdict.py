@@ -7,7 +7,7 @@ its step or sink; and an origin of which nothing is owed is settled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 
 from signoff.engine.result import Kind, Result, unpack_rows
 from signoff.errors import Discarded
-from signoff.ledger.outcome import Outcome, RowOutcome, RowRef, SinkState
+from signoff.ledger.outcome import Outcome, RowOutcome, RowRef, SinkState, is_united
 from signoff.ledger.sequences import from_bytes, from_numpy
 from signoff.pipeline.model import OnFailure, SinkConfig
 from signoff.sinks.retry import exhausted
@@ -67,6 +67,8 @@ class SinkAnswer:
     attempts: int
     error: str
     parts: list[bytes]
+    taken: list[RowRef] = field(default_factory=list)
+    """The rows it signed for, where they were said one by one."""
 
     @classmethod
     def of(cls, results: Sequence[Result]) -> SinkAnswer:
@@ -74,6 +76,7 @@ class SinkAnswer:
         refused: list[tuple[RowRef, str]] = []
         owed: list[RowRef] = []
         parts: list[bytes] = []
+        taken: list[RowRef] = []
         for result in results:
             if result.kind == Kind.SIGNED:
                 signed |= from_bytes(result.blob)
@@ -82,14 +85,18 @@ class SinkAnswer:
                 assert result.sequence is not None
                 refused.append((RowRef(result.sequence, result.child or ""), result.text or ""))
             elif result.kind == Kind.OWED:
-                assert result.blob is not None
-                sequences, children = unpack_rows(result.blob)
-                owed += map(RowRef, sequences.tolist(), children.to_pylist())
+                owed += _rows(result)
                 attempts = max(attempts, result.number or 0)
                 error = result.text or error
             elif result.kind == Kind.PART and result.blob is not None:
                 parts.append(result.blob)
-        return cls(signed, rows, refused, owed, attempts, error, parts)
+            elif result.kind == Kind.ROWS:
+                taken += _rows(result)
+        return cls(signed, rows, refused, owed, attempts, error, parts, taken)
+
+    def signed_rows(self) -> list[RowRef]:
+        """The rows it signed for; where they were not said one by one, by the event they are made from."""
+        return self.taken or [RowRef(int(sequence)) for sequence in self.signed]
 
 
 def judge(
@@ -130,6 +137,29 @@ def judge(
     return verdict
 
 
+def ask_for_new_rows(verdict: Round, results: Sequence[Result], asked: Mapping[str, SinkState]) -> None:
+    """Of rows made of several events that were owed and did not come again: ask for whatever is made of their
+    events now. One of the events was found to be poison since, or the pipeline has been changed."""
+    steps = {r.sequence for r in results if r.kind in (Kind.ERROR, Kind.WAITS, Kind.DROPPED)}
+    for name, before in asked.items():
+        answer = SinkAnswer.of([r for r in results if r.name == name and r.kind != Kind.ERROR])
+        named = {row.sequence for row, _ in answer.refused} | {row.sequence for row in answer.owed} | steps
+        owed = {row.sequence for row in before.owed or () if is_united(row.child)}
+        gone = owed - named - set(answer.signed)
+        state = verdict.sinks[name]
+        if gone and (state.done or state.owed is not None):
+            rows = (*(state.owed or ()), *map(RowRef, sorted(gone)))
+            verdict.owed |= BitMap64(gone)
+            error = state.error or "its events are united with others now"
+            verdict.sinks[name] = replace(state, done=False, error=error, owed=rows)
+
+
+def _rows(result: Result) -> Iterable[RowRef]:
+    assert result.blob is not None
+    sequences, children = unpack_rows(result.blob)
+    return map(RowRef, sequences.tolist(), children.to_pylist())
+
+
 def _judge_sink(
     verdict: Round,
     name: str,
@@ -152,7 +182,7 @@ def _judge_sink(
         verdict.outcomes.append(RowOutcome(row, name, policy, reason))
     if failed is not None and exhausted(config.retry, attempts):
         reason = f"gave up after {attempts} attempts: {failed}"
-        rows = owed if not whole else owed + [RowRef(int(sequence)) for sequence in answer.signed]
+        rows = owed if not whole else owed + answer.signed_rows()
         verdict.outcomes += [RowOutcome(row, name, policy, reason, transient=True) for row in rows]
         failed = None
         if whole:

@@ -189,6 +189,12 @@ def only_open(state: SinkState, open_ones: BitMap64) -> SinkState:
     return replace(state, owed=tuple(row for row in state.owed or () if row.sequence in open_ones))
 
 
+def by_event(state: SinkState) -> SinkState:
+    """The same rows, named by their events alone: their own names are lost in a step that unites events. An
+    event that was split before may be written once more than it must, under another id."""
+    return replace(state, owed=tuple(sorted({RowRef(row.sequence) for row in state.owed or ()})))
+
+
 def due_again(
     owing: Mapping[str, SinkState],
     asked: Iterable[str],

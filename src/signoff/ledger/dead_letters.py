@@ -6,7 +6,9 @@
       └──drop──► dropping ──► dropped
 
 Invariants: `add` is on disk when it returns, before the ledger counts the origin as settled. A letter
-is one per (event id, stage); the same one again is the same letter. The ledger moves an origin's count
+is one per (event id, stage); the same one again is the same letter. A row that was made of several events
+has one for each, with that event, and all with the same child: they are replayed and dropped together
+(`whole`). The ledger moves an origin's count
 *before* its letter is closed (`close_letters`, `drop_letters`): a crash in between leaves a letter too
 many, which is replayed or dropped again, never an origin whose letter is gone.
 """
@@ -24,7 +26,7 @@ from pathlib import Path
 from typing import Literal
 
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.outcome import BUFFER, EventId, Outcome, Resolution
+from signoff.ledger.outcome import BUFFER, EventId, Outcome, Resolution, is_united
 from signoff.ledger.store import Store
 from signoff.pipeline.secrets import redact
 
@@ -195,6 +197,16 @@ class DeadLetters:
             [source, sequence, event_id, f"{event_id}/*"],
         )
 
+    def whole(self, letters: Iterable[DeadLetter]) -> Letters:
+        """These, and the other open letters of those rows among them that were made of several events."""
+        chosen = {letter.key: letter for letter in letters}
+        rows = {(x.source, x.stage, x.child) for x in chosen.values() if is_united(x.child)}
+        for source, stage in sorted({row[:2] for row in rows}):
+            for other in self.each(source=source, stage=stage):
+                if (source, stage, other.child) in rows:
+                    chosen.setdefault(other.key, other)
+        return list(chosen.values())
+
     def count(self, *, stage: str | None = None, statuses: Sequence[Status] = OPEN) -> int:
         where, values = _where(stage, None, None, statuses)
         with self._store.read() as db:
@@ -230,7 +242,7 @@ class DeadLetters:
 
     def request_replay(self, letters: Iterable[DeadLetter]) -> int:
         """Ask for these to be replayed; whoever runs the engine does it. Returns how many were stored."""
-        return self._mark(letters, "replaying", "status = 'stored'")
+        return self._mark(self.whole(letters), "replaying", "status = 'stored'")
 
     def replays_requested(self, limit: int | None = None) -> Letters:
         """What the engine is asked to replay, oldest first; asked again until each is resolved."""
@@ -261,7 +273,7 @@ class DeadLetters:
 
     def begin_drop(self, letters: Iterable[DeadLetter]) -> Letters:
         """Claim letters for dropping, so that no replay begins with them; those that can be had."""
-        claimed = [letter for letter in letters if letter.status in ("stored", "dropping")]
+        claimed = [letter for letter in self.whole(letters) if letter.status in ("stored", "dropping")]
         self._mark(claimed, "dropping", "status = 'stored'")
         had = self.keys(("dropping",))
         return [letter for letter in claimed if letter.key in had]

@@ -38,6 +38,15 @@ FINAL = (Outcome.DELIVERED, Outcome.DROPPED, Outcome.DEAD_LETTERED, Outcome.REFU
 BUFFER = ".buffer"
 """Ends the name of a source whose events are the rows of a sink's buffer; no node of a user is called so."""
 
+UNITED = "~"
+"""A part of a child that begins so names a row that was made of several events: it stands in the account
+once for each of them, always with the same child. It is the same sign as in `signoff.transforms.uniting`."""
+
+
+def is_united(child: str) -> bool:
+    """Whether a row was made of several events, or made from such a row."""
+    return child.startswith(UNITED) or f"/{UNITED}" in child
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class RowRef:

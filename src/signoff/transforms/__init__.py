@@ -6,6 +6,7 @@ from signoff.transforms.contract import Transform
 from signoff.transforms.dedupe import DedupeConfig
 from signoff.transforms.enrich import EnrichConfig
 from signoff.transforms.filter import FilterConfig
+from signoff.transforms.merge import MergeConfig
 from signoff.transforms.parse_csv import ParseCsvConfig
 from signoff.transforms.parse_json import ParseJsonConfig
 from signoff.transforms.python import PythonConfig
@@ -21,6 +22,7 @@ TYPES: dict[str, type[Transform]] = {
     "select": SelectConfig,
     "route": RouteConfig,
     "unfold": UnfoldConfig,
+    "merge": MergeConfig,
     "dedupe": DedupeConfig,
     "sample": SampleConfig,
     "enrich": EnrichConfig,

@@ -29,6 +29,9 @@ class Step:
     trial: bool = False
     """The plan is only run to see which event it fails on. A step that brings events together may leave them
     where they are then: behind a shuffle nobody knows whose task failed."""
+    inputs: tuple[str, ...] = ()
+    """The inputs that were brought together before this step, if there are several; the name of the
+    one a row came through is the last part of its child."""
 
 
 class Transform(TransformConfig):
@@ -44,6 +47,11 @@ class Transform(TransformConfig):
     def streams(self) -> bool:
         """Must be part of a streaming query; else each batch may be a job of its own."""
         return self.stateful
+
+    @property
+    def unites(self) -> bool:
+        """Makes one row of several events of a batch: a batch must always be read whole."""
+        return False
 
     @abstractmethod
     def compile(self, step: Step, view: View) -> Mapping[str | None, View]:

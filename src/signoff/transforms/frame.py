@@ -8,7 +8,8 @@ filter adds one boolean; nothing is copied, and two sinks behind two filters cos
 Invariants:
 
 * Every row of the frame has `_sequence` (its origin) and `_child` (which of the origin's rows it
-  is, '' for the event itself).
+  is, '' for the event itself). Behind a step that unites events there is also `_others`: the further
+  origins of a row, in order, or null if it has none; `_sequence` is the first of them all.
 * A node's `View` says under which physical names its columns are found and in which column it is
   written whether a row is alive there. Expressions of users see only the view's own names.
 * What a node computes is guarded by its input's alive column: an expression is never evaluated for a
@@ -34,6 +35,7 @@ from signoff.pipeline.model import OnFailure
 SEQUENCE = "_sequence"
 CHILD = "_child"
 RECEIVED_AT = "_received_at"
+OTHERS = "_others"
 ORIGIN = "_origin"
 """The one column of lineage that a user's DataFrame function sees and must keep."""
 
@@ -197,9 +199,7 @@ class Frame:
     def cut(self, view: View) -> DataFrame:
         """The rows alive at a view as a DataFrame of their own: lineage and the view's columns only."""
         return self.df.where(F.col(view.alive)).select(
-            SEQUENCE,
-            CHILD,
-            RECEIVED_AT,
+            *lineage_of(self.df),
             *(F.col(physical).alias(logical) for logical, physical in view.columns.items()),
         )
 
@@ -229,6 +229,11 @@ class Frame:
     def schema_of(self, view: View) -> dict[str, DataType]:
         schema = self.df.schema
         return {logical: schema[physical].dataType for logical, physical in view.columns.items()}
+
+
+def lineage_of(df: DataFrame) -> list[str]:
+    """The columns of lineage that a frame, or what was cut out of it, has."""
+    return [SEQUENCE, CHILD, RECEIVED_AT, *([OTHERS] if OTHERS in df.columns else [])]
 
 
 class MergeConflict(Exception):
@@ -276,9 +281,7 @@ def begin_again(df: DataFrame, columns: Sequence[str], before: Frame) -> View:
     alive = frame.fresh("alive")
     names = {name: frame.fresh(name) for name in columns}
     frame.df = df.select(
-        SEQUENCE,
-        CHILD,
-        RECEIVED_AT,
+        *lineage_of(df),
         F.lit(True).alias(alive),
         *(F.col(logical).alias(physical) for logical, physical in names.items()),
     )

@@ -8,6 +8,9 @@ twice.
 `rows`: called with each event as a dict; returns a dict, a list of dicts, or None to drop it. An
 exception is the error of that one event. `signoff.drop` and `signoff.fail` say more (see `answers`). Runs on
 executors, and again after a crash or a retry: then it must split an event into the same pieces as before.
+
+`groups`: called with the events of a batch that have the same keys, and makes one or more of them (see
+`groups`).
 """
 
 from __future__ import annotations
@@ -23,23 +26,28 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, Row, StringType, StructField, StructType, _make_type_verifier
 
-from signoff.pipeline.model import Retry
+from signoff.pipeline.model import Names, Retry
 from signoff.transforms.answers import Answer, Drop, Fail, said
 from signoff.transforms.contract import FieldError, Step, Transform
-from signoff.transforms.frame import CHILD, ORIGIN, RECEIVED_AT, SEQUENCE, View, begin_again
+from signoff.transforms.frame import ORIGIN, View, begin_again, lineage_of
+from signoff.transforms.groups import Event, GroupCall, compile_groups
+from signoff.transforms.merge import check_keys
 from signoff.transforms.parse_json import parse_schema
 
 
 class PythonConfig(Transform):
-    summary: ClassVar[str] = "Run a function of yours: on the DataFrame, or on each event."
+    summary: ClassVar[str] = "Run a function of yours: on the DataFrame, on each event, or on groups of them."
     drops: ClassVar[str] = "the function returned nothing"
     type: Literal["python"] = "python"
     function: str | Callable[..., Any]
     """`module:function`, found next to the pipeline file or on the Python path."""
-    mode: Literal["frame", "rows"] = "frame"
-    """`frame`: DataFrame to DataFrame. `rows`: dict to dict, list of dicts or None."""
+    mode: Literal["frame", "rows", "groups"] = "frame"
+    """`frame`: DataFrame to DataFrame. `rows`: dict to dict, list of dicts or None. `groups`: the same from a
+    list of dicts, the events of a batch that have the same `keys`."""
+    keys: Names = ()
+    """With `mode: groups`: columns in which the events of a group have the same values."""
     schema_: str | None = Field(default=None, alias="schema")
-    """Columns and types the function returns; needed with `mode: rows`."""
+    """Columns and types the function returns; needed with `mode: rows` and `mode: groups`."""
     retry: Retry = Retry()
     """How often, and how patiently, the function is called again for an event it fails for now
     (`signoff.fail(…, transient=True)`)."""
@@ -49,10 +57,16 @@ class PythonConfig(Transform):
         """A function on DataFrames may do what only a stream can, such as remember."""
         return self.mode == "frame"
 
+    @property
+    def unites(self) -> bool:
+        return self.mode == "groups"
+
     def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
         function = self._function(step.base)
         if self.mode == "rows":
             return {None: self._rows(step, view, function)}
+        if self.mode == "groups":
+            return {None: self._groups(step, view, function)}
         return {None: self._frame(step, view, function)}
 
     def _function(self, base: Path) -> Callable[..., Any]:
@@ -78,8 +92,8 @@ class PythonConfig(Transform):
 
     def _frame(self, step: Step, view: View, function: Callable[[DataFrame], DataFrame]) -> View:
         given = view.frame.cut(view)
-        lineage = F.struct(SEQUENCE, CHILD, RECEIVED_AT).alias(ORIGIN)
-        result = function(given.select(*view.columns, lineage))
+        lineage = lineage_of(given)
+        result = function(given.select(*view.columns, F.struct(*lineage).alias(ORIGIN)))
         if not isinstance(result, DataFrame):
             raise FieldError(
                 "function", "bad-function", f"the function returned {type(result).__name__}, not a DataFrame"
@@ -92,13 +106,26 @@ class PythonConfig(Transform):
                 f'keep the column "{ORIGIN}" in every select, and do not aggregate it away',
             )
         columns = [name for name in result.columns if name != ORIGIN]
-        flat = result.select(*(F.col(f"{ORIGIN}.{n}") for n in (SEQUENCE, CHILD, RECEIVED_AT)), *columns)
+        flat = result.select(*(F.col(f"{ORIGIN}.{name}") for name in lineage), *columns)
         return begin_again(flat, columns, view.frame)
 
-    def _rows(self, step: Step, view: View, function: Callable[[dict[str, Any]], Any]) -> View:
+    def _schema(self) -> StructType:
         if self.schema_ is None:
-            raise FieldError("schema", "missing-field", 'mode "rows" needs "schema"', 'add "name TYPE, …"')
-        frame, schema = view.frame, parse_schema(self.schema_)
+            raise FieldError(
+                "schema", "missing-field", f'mode "{self.mode}" needs "schema"', 'add "name TYPE, …"'
+            )
+        return parse_schema(self.schema_)
+
+    def _groups(self, step: Step, view: View, function: Callable[[list[Event]], Any]) -> View:
+        if not self.keys:
+            raise FieldError("keys", "missing-field", 'mode "groups" needs "keys"', "add names of columns")
+        check_keys(self.keys, view)
+        schema = self._schema()
+        call = GroupCall(function, Fields(schema), answer_of)
+        return compile_groups(step, view, self.keys, call, schema, self.on_error)
+
+    def _rows(self, step: Step, view: View, function: Callable[[dict[str, Any]], Any]) -> View:
+        frame, schema = view.frame, self._schema()
         item = StructType(
             [
                 StructField("child", StringType()),
@@ -125,9 +152,7 @@ class _Call:
     """The user's function on one row, on an executor: its exception becomes data."""
 
     def __init__(self, function: Callable[[dict[str, Any]], Any], schema: StructType) -> None:
-        self.function, self.names = function, tuple(schema.names)
-        # Without it Spark turns a value of the wrong type into null, silently.
-        self.verify = _make_type_verifier(schema)
+        self.function, self.fields = function, Fields(schema)
 
     def __call__(self, row: Row | None) -> list[tuple[str | None, tuple[Any, str | None]]]:
         if row is None:
@@ -140,12 +165,21 @@ class _Call:
                 return [(None, self._one(result))]
             return [(str(index), self._one(item)) for index, item in enumerate(result)]
         except Exception as error:  # noqa: BLE001 - any exception of user code is this row's dead letter
-            return [(None, (None, _answer(error)))]
+            return [(None, (None, answer_of(error)))]
 
     def _one(self, item: Any) -> tuple[Any, str | None]:
-        return (None, _answer(item)) if isinstance(item, Drop | Fail) else (self._fields(item), None)
+        return (None, answer_of(item)) if isinstance(item, Drop | Fail) else (self.fields(item), None)
 
-    def _fields(self, item: Any) -> tuple[Any, ...]:
+
+class Fields:
+    """The values of a dict that a user's function returned, in the order of the schema; or an exception."""
+
+    def __init__(self, schema: StructType) -> None:
+        self.names = tuple(schema.names)
+        # Without it Spark turns a value of the wrong type into null, silently.
+        self.verify = _make_type_verifier(schema)
+
+    def __call__(self, item: Any) -> tuple[Any, ...]:
         if not isinstance(item, Mapping):
             raise TypeError(f"the function returned {type(item).__name__}, not a dict")
         unknown = set(item) - set(self.names)
@@ -156,7 +190,7 @@ class _Call:
         return fields
 
 
-def _answer(error: Exception) -> str:
+def answer_of(error: Exception) -> str:
     """What an exception, or what stands for one in the result, says of its event."""
     if isinstance(error, Drop):
         return said(Answer.DROPPED, str(error))
