@@ -14,11 +14,15 @@ import orjson
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from signoff.link.handover import HandoverSink, LinkPlace
+from signoff.link.notes import LinkNotes
 from signoff.pipeline.model import SourceConfig
+from signoff.sinks.contract import BatchRef, Part
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
 from signoff.sources.files import FilesConfig
 from signoff.sources.generate import GenerateConfig
 from signoff.sources.http import ADDRESS_FILE, HttpConfig
+from signoff.sources.pipeline import PipelineConfig
 from signoff.sources.rabbitmq import RabbitmqConfig
 from signoff.sources.stdin import StdinConfig, StdinSource
 from tests.brokers import RabbitMQ
@@ -180,10 +184,46 @@ class RabbitmqOffer(Offer):
         return self.broker.count("offered")
 
 
+class PipelineOffer(Offer):
+    """A link, and in front of it what the other pipeline does: hand on batches."""
+
+    def __init__(self, base: Path) -> None:
+        super().__init__(base)
+        place = LinkPlace(base / "link" / "log", base / "link")
+        self.sink = HandoverSink("second", place, 1024**2, "block")
+        self.notes = place.database
+        self.sink.prepare()
+
+    def config(self) -> SourceConfig:
+        return PipelineConfig(path="link")
+
+    def offer(self, payloads: list[bytes]) -> None:
+        start = self.offered - len(payloads)
+        batch = BatchRef("there", start, self.offered)
+        numbers = [orjson.loads(payload)["n"] for payload in payloads]
+        writer = self.sink.open(Part(batch, 0, 0))
+        ids = [f"there/{n}" for n in numbers]
+        columns = {"event_id": ids, "n": numbers, "_origin": pa.array(numbers, pa.int64())}
+        writer.write(pa.record_batch(columns))
+        part = writer.close()
+        self.sink.commit(batch, [part] if part else [])
+
+    def got_back(self) -> int:
+        notes = LinkNotes(self.notes)
+        try:
+            return len(notes.answered(0, self.offered).refused)
+        finally:
+            notes.close()
+
+    def finish(self) -> None:
+        self.sink.release()
+
+
 OFFERS = {
     "files": FilesOffer,
     "generate": GenerateOffer,
     "http": HttpOffer,
+    "pipeline": PipelineOffer,
     "rabbitmq": RabbitmqOffer,
     "stdin": StdinOffer,
 }

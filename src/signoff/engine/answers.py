@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from pyroaring import BitMap64
 
-from signoff.engine.division import divide, handover
+from signoff.engine.division import all_joints, handover
 from signoff.engine.query import SourceQuery
 from signoff.engine.verdict import BY_POLICY
 from signoff.errors import SignoffError
@@ -27,7 +27,6 @@ from signoff.link.notes import Handed, LinkNotes
 from signoff.log import LogReader, trim
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.secrets import redact
-from signoff.sinks.pipeline import PipelineSinkConfig
 
 logger = logging.getLogger(__name__)
 
@@ -85,23 +84,24 @@ class PipelineAnswers:
         ]
 
 
-def build_bearers(graph: Graph, ledger: Ledger, queries: Mapping[str, SourceQuery]) -> list[Bearer]:
-    """One for each link of a pipeline."""
-    division = divide(graph)
+def build_bearers(
+    graph: Graph, parts: Sequence[Graph], ledger: Ledger, queries: Mapping[str, SourceQuery]
+) -> list[Bearer]:
+    """One for each link of a pipeline, which is run in these parts."""
     bearers = []
-    for joint in division.joints:
-        config = handover(graph, joint)
+    for part, joint in all_joints(graph):
+        config = handover(part, joint)
         notes = LinkNotes(config.place.database)
         bearer = Bearer(config, ledger, notes, LedgerAnswers(ledger, joint.source), queries, outside=False)
         queries[joint.source].needed_elsewhere.append(bearer.needed_from)
         bearers.append(bearer)
-    for name, node in graph.sinks.items():
-        if isinstance(node.config, PipelineSinkConfig):
-            link = division.front.nodes[name].config
-            assert isinstance(link, HandoverConfig)
-            notes = LinkNotes(link.place.database)
-            answers = PipelineAnswers(notes, name, BY_POLICY[link.on_failure])
-            bearers.append(Bearer(link, ledger, notes, answers, queries, outside=True))
+    for part in parts:
+        for name, node in part.sinks.items():
+            link = node.config
+            if isinstance(link, HandoverConfig) and link.outside:
+                notes = LinkNotes(link.place.database)
+                answers = PipelineAnswers(notes, name, BY_POLICY[link.on_failure])
+                bearers.append(Bearer(link, ledger, notes, answers, queries, outside=True))
     return bearers
 
 

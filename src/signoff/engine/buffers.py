@@ -8,7 +8,7 @@ from typing import Any
 from pyroaring import BitMap64
 
 from signoff.engine.answers import Bearer, LedgerAnswers
-from signoff.engine.division import Joint, buffer_place, buffers_on_disk, divide
+from signoff.engine.division import Joint, all_joints, buffer_place, buffers_on_disk
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BUFFER, Account
 from signoff.link.handover import HandoverConfig
@@ -42,7 +42,7 @@ class Buffer:
 
 def read_buffers(graph: Graph, ledger: Ledger) -> dict[str, Buffer]:
     """Every buffer of the pipeline, and every other one that the state directory holds."""
-    joints = {joint.name: joint for joint in divide(graph).joints}
+    joints = {joint.name: joint for _, joint in all_joints(graph)}
     names = dict.fromkeys([*joints, *buffers_on_disk(graph)])
     return {name: _read(graph, ledger, name, joints.get(name)) for name in names}
 
@@ -55,7 +55,7 @@ def _read(graph: Graph, ledger: Ledger, name: str, joint: Joint | None) -> Buffe
     account = books.account(head)
     return Buffer(
         name=name,
-        sink=joint.sink.name if joint else None,
+        sink=joint.node.name if joint else None,
         waiting=account.in_flight,
         bytes=log.size(log.first(), head),
         max_bytes=joint.settings.max_bytes if joint and joint.in_use else None,

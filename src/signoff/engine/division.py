@@ -5,6 +5,9 @@
     incoming ─► parse ─► [warehouse: handover]    the part in front
     warehouse.buffer ─► warehouse.rows ─► warehouse       the part behind, with a source of its own
 
+A step that unites events of several sources is such a place, too: each source has a query of its own, so the
+events meet in a log, and the step, with all behind it, is in the part behind that.
+
 What the rows look like is known when the part in front is compiled; see `signoff.engine.parts`.
 """
 
@@ -13,10 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from signoff.errors import PipelineError
 from signoff.ledger.outcome import BUFFER
 from signoff.link.handover import HandoverConfig, LinkPlace
 from signoff.pipeline.graph import Graph, Node, Port
-from signoff.pipeline.model import BufferSettings, Retry, SinkConfig, SourceConfig
+from signoff.pipeline.model import BufferSettings, Retry, SinkConfig, SourceConfig, TransformConfig
 from signoff.sinks.pipeline import PipelineSinkConfig
 from signoff.transforms.rows import RowsConfig
 
@@ -35,15 +39,15 @@ class BufferSourceConfig(SourceConfig):
 
 @dataclass(frozen=True)
 class Joint:
-    """A sink with a buffer: where the graph is cut."""
+    """Where the graph is cut: a sink with a buffer, or a step that unites events of several sources."""
 
-    sink: Node
+    node: Node
     """As the user wrote it."""
     name: str
     """Name of the buffer."""
     settings: BufferSettings
     awaited_by: frozenset[str]
-    """Sources whose events wait until the sink has taken their rows."""
+    """Sources whose events wait until their rows are settled behind it."""
     in_use: bool = True
     """False: its sink has no buffer any more; what is in it is still taken, and nothing is put into it."""
 
@@ -52,42 +56,97 @@ class Joint:
         """The source that its rows come from."""
         return self.name + BUFFER
 
-    def behind(self, graph: Graph, columns: str) -> Graph:
+    def behind(self, graph: Graph, columns: str = "") -> Graph:
         """The part behind, for rows with these columns."""
         rows = self.name + _ROWS
-        source = Node(self.source, "source", BufferSourceConfig(), file=self.sink.file, line=self.sink.line)
-        step = Node(
-            rows, "transform", RowsConfig(input=self.source, columns=columns), (Port(self.source),),
-            self.sink.line, file=self.sink.file,
-        )  # fmt: skip
-        sink = replace(self.sink, inputs=(Port(rows),))
-        return replace(graph, nodes={node.name: node for node in (source, step, sink)}, warnings=())
+        file, line = self.node.file, self.node.line
+        source = Node(self.source, "source", BufferSourceConfig(), line=line, file=file)
+        step = RowsConfig(input=self.source, columns=columns)
+        nodes = {
+            source.name: source,
+            rows: Node(rows, "transform", step, (Port(self.source),), line, file=file),
+            self.node.name: replace(self.node, inputs=(Port(rows),)),
+        }
+        for name, node in graph.nodes.items():
+            if inputs := tuple(port for port in node.inputs if port.node in nodes and name not in nodes):
+                nodes[name] = replace(node, inputs=inputs)
+        return replace(graph, nodes=nodes, warnings=())
 
 
 @dataclass(frozen=True)
 class Division:
+    whole: Graph
+    """What was divided."""
     front: Graph
-    """All of the pipeline, with a handover in the place of each sink that has a buffer."""
+    """What is in front of all logs, with a handover wherever rows go into one."""
     joints: tuple[Joint, ...]
 
 
-def divide(graph: Graph) -> Division:
-    """Cut a pipeline where its rows go through a log."""
-    joints = [joint for name in graph.sinks if (joint := joint_of(graph, name)) is not None]
+def divide(graph: Graph, *, left_over: bool = True) -> Division:
+    """Cut a graph where its rows go through a log; what is behind may have to be cut again.
+
+    `left_over`: with the buffers that are on disk and not in use any more.
+    """
+    joints = [joint for name in graph.transforms if (joint := _meeting(graph, name)) is not None]
+    nodes = _in_front(graph, {joint.node.name for joint in joints})
+    front = replace(graph, nodes=nodes)
+    joints += [joint for name in front.sinks if name in graph.sinks and (joint := joint_of(front, name))]
     known = {joint.name for joint in joints}
     joints += [
         Joint(graph.sinks[name], name, BufferSettings(), frozenset(), in_use=False)
-        for name in buffers_on_disk(graph)
-        if name not in known and name in graph.sinks
+        for name in (buffers_on_disk(graph) if left_over else ())
+        if name not in known and name in front.sinks
     ]
-    nodes = dict(graph.nodes)
     for joint in joints:
         if joint.in_use:
-            nodes[joint.sink.name] = replace(joint.sink, config=handover(graph, joint))
-    for name, node in graph.sinks.items():
+            inputs = nodes[joint.node.name].inputs
+            nodes[joint.node.name] = replace(
+                joint.node, kind="sink", config=handover(graph, joint), inputs=inputs
+            )
+    for name, node in front.sinks.items():
         if isinstance(node.config, PipelineSinkConfig):
-            nodes[name] = replace(node, config=_way_out(graph, node, node.config))
-    return Division(replace(graph, nodes=nodes), tuple(joints))
+            nodes[name] = replace(node, config=_way_out(front, node, node.config))
+    return Division(graph, replace(graph, nodes=nodes), tuple(joints))
+
+
+def all_joints(graph: Graph) -> list[tuple[Graph, Joint]]:
+    """Every place where a pipeline is cut, with the graph that is cut there."""
+    division, found = divide(graph), list[tuple[Graph, Joint]]()
+    for joint in division.joints:
+        found.append((graph, joint))
+        behind = divide(joint.behind(graph), left_over=False)
+        found += [(behind.whole, other) for other in behind.joints]
+    return found
+
+
+def _meeting(graph: Graph, name: str) -> Joint | None:
+    """The log in which events of several sources meet before a step unites them."""
+    node = graph.nodes[name]
+    sources = graph.upstream_sources(name)
+    if not getattr(node.config, "unites", False) or not getattr(node.config, "keys", ()) or len(sources) < 2:
+        return None
+    if any(_meeting(graph, other) for other in graph.upstream(name) & graph.transforms.keys()):
+        raise PipelineError(
+            [
+                node.problem(
+                    "nested-meeting",
+                    "unites events of several sources behind another step that does",
+                    at="inputs",
+                    hint="hand them on to another pipeline in between (sink and source `pipeline`)",
+                )
+            ]
+        )
+    return Joint(node, name, BufferSettings(), frozenset(sources))
+
+
+def _in_front(graph: Graph, meetings: set[str]) -> dict[str, Node]:
+    """The nodes that rows reach without going through these, and these themselves."""
+    nodes: dict[str, Node] = {}
+    for name, node in graph.nodes.items():
+        inputs = tuple(port for port in node.inputs if port.node in nodes and port.node not in meetings)
+        if node.kind == "source" or inputs:
+            nodes[name] = replace(node, inputs=inputs)
+    return nodes
 
 
 def joint_of(graph: Graph, name: str) -> Joint | None:
@@ -122,16 +181,16 @@ def _settled_by_others(graph: Graph, name: str) -> set[str]:
 
 
 def handover(graph: Graph, joint: Joint) -> HandoverConfig:
-    config = joint.sink.config
-    assert isinstance(config, SinkConfig)
+    config = joint.node.config
+    assert isinstance(config, SinkConfig | TransformConfig)
     return HandoverConfig(
         place=buffer_place(graph, joint.source),
-        sink=joint.sink.name,
+        sink=joint.node.name,
         max_bytes=joint.settings.max_bytes,
         when_full=joint.settings.when_full,
         awaited_by=joint.awaited_by,
         retry=_RETRY,
-        on_failure=config.on_failure,
+        on_failure=config.on_failure if isinstance(config, SinkConfig) else config.on_error,
     )
 
 
@@ -144,6 +203,7 @@ def _way_out(graph: Graph, node: Node, config: PipelineSinkConfig) -> HandoverCo
         awaited_by=frozenset(graph.upstream_sources(node.name) - _settled_by_others(graph, node.name)),
         retry=_RETRY,
         on_failure=config.on_failure,
+        outside=True,
     )
 
 

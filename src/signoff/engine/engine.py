@@ -73,7 +73,7 @@ class Engine:
         self.sinks = {name: entry for part in reversed(parts) for name, entry in part.sinks.items()}
         self._entries = [(name, entry) for part in parts for name, entry in part.sinks.items()]
         self.queries = {name: _query(part, name) for part in parts for name in part.graph.sources}
-        self.bearers = build_bearers(graph, self.ledger, self.queries)
+        self.bearers = build_bearers(graph, [part.graph for part in parts], self.ledger, self.queries)
         self.replayer = Replayer(parts)
         self._restart_at: dict[str, tuple[float, float]] = {}
 

@@ -17,7 +17,7 @@ from signoff.errors import PipelineError
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.pipeline.graph import Graph
-from signoff.pipeline.model import SinkConfig, SourceConfig
+from signoff.pipeline.model import SourceConfig
 from signoff.transforms.contract import FieldError
 from signoff.transforms.frame import MergeConflict, unified
 from signoff.transforms.rows import check_kept
@@ -44,7 +44,11 @@ def graphs(division: Division, spark: SparkSession) -> list[Graph]:
     if not division.joints:
         return [graph]
     plans = {name: _plan(division.front, name, spark) for name in division.front.sources}
-    return [division.front, *(joint.behind(graph, _columns(joint, plans)) for joint in division.joints)]
+    parts = [graph]
+    for joint in division.joints:
+        behind = joint.behind(division.whole, _columns(joint, plans))
+        parts += graphs(divide(behind, left_over=False), spark)
+    return parts
 
 
 def no_events(graph: Graph, source: str, spark: SparkSession) -> DataFrame:
@@ -64,7 +68,7 @@ def _plan(graph: Graph, source: str, spark: SparkSession) -> Plan:
 
 def _columns(joint: Joint, plans: Mapping[str, Plan]) -> str:
     """What the rows of all sources look like together."""
-    node = joint.sink
+    node = joint.node
     try:
         schema: Mapping[str, DataType] = unified(
             {
@@ -86,9 +90,7 @@ def _columns(joint: Joint, plans: Mapping[str, Plan]) -> str:
 
 
 def _check_order(joint: Joint, schema: Mapping[str, DataType]) -> None:
-    config = joint.sink.config
-    assert isinstance(config, SinkConfig)
-    missing = [name for name in config.ordered_by if name not in schema]
+    missing = [name for name in getattr(joint.node.config, "ordered_by", ()) if name not in schema]
     if missing:
         there = f"there is: {', '.join(schema)}"
         raise FieldError("ordered_by", "unresolved-column", f'has no column "{missing[0]}"', there)

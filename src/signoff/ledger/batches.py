@@ -176,8 +176,8 @@ def release(
     if not gone:
         return known
     before = from_bytes(row["owed"])
-    late = [o for o in answer.outcomes if o.row.sequence in gone and o.row.sequence not in before]
-    _count_ignored(db, source, len(late))
+    late = sum(o.row.sequence in gone and o.row.sequence not in before for o in answer.outcomes)
+    _count_ignored(db, source, late + len((answer.delivered & gone) - before))
     _save_outcomes(
         db, source, start, end, [o for o in answer.outcomes if o.row.sequence in gone & before], tried=False
     )

@@ -61,6 +61,8 @@ class HandoverConfig(SinkConfig):
     when_full: WhenFull
     awaited_by: frozenset[str]
     """Sources whose events wait until their rows are settled behind the link."""
+    outside: bool = False
+    """Another pipeline reads the link."""
 
     def build(self, base: Path) -> HandoverSink:
         return HandoverSink(self.sink, self.place, self.max_bytes, self.when_full)

@@ -89,6 +89,10 @@ class PipelineSource(Source):
         }
         self._notes.answer(self._moved(settlement.acknowledged) | BitMap64(refused), refused)
 
+    def drained(self) -> bool:
+        assert self._notes is not None
+        return int(self._notes.settled().range_cardinality(0, self._next)) == self._next
+
     def close(self) -> None:
         if self._notes is not None:
             self._notes.close()
@@ -101,8 +105,13 @@ class PipelineSource(Source):
 
 def _received(first: int, events: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of the link as events of this source."""
-    positions = pa.array(np.arange(first, first + events.num_rows, dtype=np.int64))
-    arrays = [positions if field.name == "position" else events.column(field.name) for field in EVENT_SCHEMA]
+    number = events.num_rows
+    now = pa.scalar(time.time_ns() // 1000, pa.int64()).cast(EVENT_SCHEMA.field("received_at").type)
+    ours = {
+        "position": pa.array(np.arange(first, first + number, dtype=np.int64)),
+        "received_at": pa.repeat(now, number),
+    }
+    arrays = [ours.get(field.name, events.column(field.name)) for field in EVENT_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
 
 
