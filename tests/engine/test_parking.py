@@ -74,7 +74,7 @@ class Runner:
         self.states[batch.start] = BatchState(known.ref, BitMap64(), BitMap64(), sinks, settled)
         return self.states[batch.start]
 
-    def wait_s(self, batch: BatchRef, name: str, state: SinkState) -> float:
+    def wait_s(self, batch: BatchRef, name: str, state: SinkState, took_s: float) -> float:
         return self.wait
 
     def of(self, sink: str) -> list[int]:

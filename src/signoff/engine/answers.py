@@ -22,7 +22,7 @@ from signoff.ledger.batches import Answer
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import EventId, Outcome, RowOutcome, RowRef
 from signoff.ledger.sequences import from_numpy, from_range
-from signoff.link.handover import HandoverConfig
+from signoff.link.handover import OTHERS, HandoverConfig, Numbers, origins_of
 from signoff.link.notes import Handed, LinkNotes
 from signoff.log import LogReader, trim
 from signoff.pipeline.graph import Graph
@@ -210,13 +210,19 @@ class Bearer:
         delivered = self._answers.delivered(first, last) & settled
         if rows == delivered & rows:
             return Answer(asked, BitMap64(), asked)
-        origins = np.concatenate(
-            [events.column("position").to_numpy() for _, events in self._log.read(first, last, ["position"])]
-        )
-        numbers = np.arange(first, last, dtype=np.uint64)
+        numbers, origins = self._origins(first, last)
         still = from_numpy(origins[~_among(numbers, settled & rows)])
         taken = from_numpy(origins[_among(numbers, delivered & rows)])
         return Answer(asked, still, taken, self._outcomes(handed))
+
+    def _origins(self, first: int, last: int) -> tuple[Numbers, Numbers]:
+        """For each event that rows of a range were made from: the number of the row, and its own."""
+        found = [
+            (start + places, origins)
+            for start, events in self._log.read(first, last, ["position", "headers"])
+            for places, origins in [origins_of(events)]
+        ]
+        return np.concatenate([rows for rows, _ in found]), np.concatenate([events for _, events in found])
 
     def _outcomes(self, handed: Handed) -> list[RowOutcome]:
         """What did not simply end well, as outcomes of the events the rows were made from."""
@@ -227,12 +233,12 @@ class Bearer:
             event = events[one.row.sequence]
             made = EventId.parse(event["message_id"])
             child = made.child if made.source == handed.batch.source else ""
-            row = RowRef(event["position"], child)
-            outcomes.append(RowOutcome(row, one.stage, one.outcome, one.reason, one.transient))
+            others = dict(event["headers"] or {}).get(OTHERS, "")
+            for sequence in (event["position"], *(int(number) for number in others.split(",") if number)):
+                row = RowRef(sequence, child)
+                outcomes.append(RowOutcome(row, one.stage, one.outcome, one.reason, one.transient))
         return outcomes
 
 
-def _among(
-    numbers: np.ndarray[tuple[int], np.dtype[np.uint64]], chosen: BitMap64
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return np.isin(numbers, np.frombuffer(chosen.to_array(), np.uint64), assume_unique=True)
+def _among(numbers: Numbers, chosen: BitMap64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return np.isin(numbers, np.frombuffer(chosen.to_array(), np.uint64).astype(np.int64))

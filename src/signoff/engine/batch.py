@@ -69,6 +69,10 @@ _UNMEASURED = str(2**31 - 1)
 _SMALL_BATCH = 256 * 1024**2
 _SMALL_EVENT = 8 * 1024
 
+_CHEAP_S = 0.5
+"""What a pass may take without being called costly."""
+_REST = 15
+"""How many times as long as a costly pass took a sink is let alone."""
 WAITS = "earlier batches come first"
 """Why a sink that is behind was not asked."""
 
@@ -450,8 +454,12 @@ class BatchRunner:
             return redact(str(error))
         return None
 
-    def wait_s(self, batch: BatchRef, name: str, state: SinkState) -> float:
-        """How long to wait before one that failed is asked again. Raises GaveUp at the end of patience."""
+    def wait_s(self, batch: BatchRef, name: str, state: SinkState, took_s: float = 0.0) -> float:
+        """How long to wait before one that failed is asked again. Raises GaveUp at the end of patience.
+
+        `took_s`: what asking it took. One that took nothing is to be given the whole batch again, and what
+        that costs is taken from those that work: so it rests for a multiple of it.
+        """
         waits = Wait.parse(name)
         who = f'step "{waits.step}"' if waits else f'sink "{name}"'
         patience = self.control.patience_s
@@ -462,6 +470,8 @@ class BatchRunner:
         else:
             retry = self.steps[waits.step].retry if waits.step in self.steps else Retry()
         wait = next_wait_s(retry, state.attempts)
+        if waits is None and state.owed is None:
+            wait = max(wait, min(max(took_s - _CHEAP_S, 0.0) * _REST, retry.max_ms / 1000))
         logger.warning(
             "%s failed on batch %s (attempt %d, next in %.1f s): %s",
             who, batch.key, state.attempts, wait, state.error,

@@ -393,7 +393,7 @@ def _rows(
     names = [EVENT_ID, *schema.names]
     if with_origins:
         names.append(ORIGIN)
-        arrays.append(pa.array(mine.sequences, pa.int64()))
+        arrays.append(mine.origin_lists())
     return _Rows(pa.RecordBatch.from_arrays(arrays, names=names), mine)
 
 

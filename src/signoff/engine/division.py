@@ -82,19 +82,25 @@ class Division:
     joints: tuple[Joint, ...]
 
 
-def divide(graph: Graph, *, left_over: bool = True) -> Division:
+def divide(graph: Graph, behind: Joint | None = None) -> Division:
     """Cut a graph where its rows go through a log; what is behind may have to be cut again.
 
-    `left_over`: with the buffers that are on disk and not in use any more.
+    `behind`: where the graph itself was cut off. Buffers that are on disk and not in use any more are found
+    only where nothing was cut yet.
     """
     joints = [joint for name in graph.transforms if (joint := _meeting(graph, name)) is not None]
     nodes = _in_front(graph, {joint.node.name for joint in joints})
     front = replace(graph, nodes=nodes)
-    joints += [joint for name in front.sinks if name in graph.sinks and (joint := joint_of(front, name))]
+    own = None if behind is None else behind.node.name
+    joints += [
+        joint
+        for name in front.sinks
+        if name in graph.sinks and name != own and (joint := joint_of(front, name))
+    ]
     known = {joint.name for joint in joints}
     joints += [
         Joint(graph.sinks[name], name, BufferSettings(), frozenset(), in_use=False)
-        for name in (buffers_on_disk(graph) if left_over else ())
+        for name in (buffers_on_disk(graph) if behind is None else ())
         if name not in known and name in front.sinks
     ]
     for joint in joints:
@@ -114,7 +120,7 @@ def all_joints(graph: Graph) -> list[tuple[Graph, Joint]]:
     division, found = divide(graph), list[tuple[Graph, Joint]]()
     for joint in division.joints:
         found.append((graph, joint))
-        behind = divide(joint.behind(graph), left_over=False)
+        behind = divide(joint.behind(graph), joint)
         found += [(behind.whole, other) for other in behind.joints]
     return found
 

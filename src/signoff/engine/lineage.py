@@ -75,6 +75,12 @@ class Lineage:
             return self.sequences
         return np.concatenate([self.sequences, pc.list_flatten(self.others).to_numpy()])
 
+    def origin_lists(self) -> pa.Array:
+        """The origin of each row; a list of them where rows have several."""
+        if self.others is None:
+            return pa.array(self.sequences, pa.int64())
+        return pa.array([self.origins_at(index) for index in range(len(self))], pa.list_(pa.int64()))
+
     def by_origin(self) -> RowArrays:
         """Each row, once for each of its origins."""
         if self.others is None:

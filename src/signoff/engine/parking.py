@@ -173,8 +173,9 @@ class Parking:
         self._note_behind()
 
     def _round(self, parked: _Parked, asked: dict[str, SinkState]) -> None:
+        began = time.monotonic()
         known = self._runner.round(parked.batch, None, parked.known, asked)
-        wait_s = partial(self._runner.wait_s, parked.batch)
+        wait_s = partial(self._runner.wait_s, parked.batch, took_s=time.monotonic() - began)
         owing = self._runner.owing(known)
         due = {name: at for name, at in parked.due.items() if name in owing}
         parked.due = due | due_again(owing, asked, due, wait_s)

@@ -47,7 +47,7 @@ def graphs(division: Division, spark: SparkSession) -> list[Graph]:
     parts = [graph]
     for joint in division.joints:
         behind = joint.behind(division.whole, _columns(joint, plans))
-        parts += graphs(divide(behind, left_over=False), spark)
+        parts += graphs(divide(behind, joint), spark)
     return parts
 
 

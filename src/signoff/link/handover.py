@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import pyarrow as pa
 
 from signoff.errors import Discarded, LogError, LogFull, StateError, TransientError
@@ -31,6 +32,10 @@ from signoff.sinks.refusal import fit
 from signoff.sources.contract import EVENT_SCHEMA
 
 WhenFull = Literal["block", "drop_newest"]
+Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+OTHERS = "origins"
+"""Header of a row that was made from several events: those besides the first."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,7 @@ class HandoverSink(Sink):
             events = _united(parts)
             log.append(events.slice(0, 0))  # whether there is room, before anything is noted
             first = log.next_sequence
-            origins = from_numpy(events.column("position").to_numpy())
+            origins = from_numpy(origins_of(events)[1])
             notes.note(Handed(self._name, batch, first, first + events.num_rows, origins))
             log.append(events)
             log.sync()
@@ -199,18 +204,44 @@ def _events(rows: pa.RecordBatch) -> pa.RecordBatch:
     number = rows.num_rows
     columns = rows.drop_columns([EVENT_ID, ORIGIN])
     now = pa.scalar(time.time_ns() // 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    first, headers = _with_others(rows.column(ORIGIN))
     return pa.RecordBatch.from_arrays(
         [
             json_objects(columns).cast(pa.large_binary()).cast(pa.binary()),
-            pa.nulls(number, EVENT_SCHEMA.field("headers").type),
+            headers,
             rows.column(EVENT_ID).cast(pa.string()),
             pa.repeat(now, number),
             pa.nulls(number, pa.int64()),
-            rows.column(ORIGIN),
+            first,
             pa.nulls(number, pa.string()),
         ],
         schema=EVENT_SCHEMA,
     )
+
+
+def _with_others(origins: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The first origin of each row, and headers that name the further ones."""
+    kind = EVENT_SCHEMA.field("headers").type
+    if not pa.types.is_list(origins.type):
+        return origins, pa.nulls(len(origins), kind)
+    every = origins.to_pylist()
+    further = [[(OTHERS, ",".join(map(str, each[1:])))] if len(each) > 1 else None for each in every]
+    return pa.array([each[0] for each in every], pa.int64()), pa.array(further, kind)
+
+
+def origins_of(events: pa.RecordBatch) -> tuple[Numbers, Numbers]:
+    """The events that rows of a link were made from: for each of them the row's place, and its number."""
+    first, headers = events.column("position").to_numpy(), events.column("headers")
+    places = np.arange(len(first))
+    if headers.null_count == len(headers):
+        return places, first
+    more = [
+        (place, int(number))
+        for place in np.flatnonzero(headers.is_valid()).tolist()
+        for number in dict(headers[place].as_py())[OTHERS].split(",")
+    ]
+    further = np.array(more, dtype=np.int64).reshape(-1, 2)
+    return np.concatenate([places, further[:, 0]]), np.concatenate([first, further[:, 1]])
 
 
 def _united(parts: Sequence[Path]) -> pa.RecordBatch:

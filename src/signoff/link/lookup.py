@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from signoff.ledger.outcome import BUFFER, EventId
+from signoff.link.handover import origins_of
 from signoff.link.notes import Handed, LinkNotes
 from signoff.log import LogReader
 
@@ -34,6 +35,7 @@ def _holds(handed: Handed, event: EventId) -> bool:
 def _numbers(log: LogReader, handed: Handed, sequence: int) -> list[int]:
     return [
         first + int(index)
-        for first, events in log.read(handed.first, handed.last, ["position"])
-        for index in np.flatnonzero(events.column("position").to_numpy() == sequence)
+        for first, events in log.read(handed.first, handed.last, ["position", "headers"])
+        for places, origins in [origins_of(events)]
+        for index in np.unique(places[origins == sequence])
     ]

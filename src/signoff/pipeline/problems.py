@@ -216,6 +216,11 @@ CODES: dict[str, Code] = {
         "Give one of them another `buffer.name`.",
         'alarms.yaml:30 [same-buffer] sink "copy" has the same buffer as sink "store": "store"',
     ),
+    "nested-meeting": Code(
+        "A step unites events of several sources behind another step that does.",
+        "Hand the events on to another pipeline in between.",
+        'alarms.yaml:30 [nested-meeting] transform "both" unites events of several sources behind another …',
+    ),
     "buffer-type": Code(
         "A column has a type that does not come back from a buffer as it was.",
         "Cast it with a `select` before the sink.",

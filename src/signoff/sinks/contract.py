@@ -23,7 +23,8 @@ import pyarrow as pa
 EVENT_ID = "event_id"
 """Column of every row a sink gets, and of every row it writes: the same on every replay."""
 ORIGIN = "_origin"
-"""Last column of the rows a sink with `wants_origins` gets: the number of the event a row was made from."""
+"""Last column of the rows a sink with `wants_origins` gets: the number of the event a row was made from, or a
+list of them where events were united."""
 
 
 @dataclass(frozen=True, slots=True)

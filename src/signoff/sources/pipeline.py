@@ -110,6 +110,7 @@ def _received(first: int, events: pa.RecordBatch) -> pa.RecordBatch:
     ours = {
         "position": pa.array(np.arange(first, first + number, dtype=np.int64)),
         "received_at": pa.repeat(now, number),
+        "headers": pa.nulls(number, EVENT_SCHEMA.field("headers").type),
     }
     arrays = [ours.get(field.name, events.column(field.name)) for field in EVENT_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
