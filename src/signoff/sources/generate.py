@@ -1,4 +1,4 @@
-"""Made-up events: simulated base-station alarms, or plain numbers.
+"""Made-up events: alarms of base stations, simple or as they come from a network, or plain numbers.
 
 What it keeps: event number n depends on the seed and on n alone, so a restart goes on with exactly
 the events that were still to come (`position` is how many there were), and two runs with one seed
@@ -7,24 +7,24 @@ give the same bytes.
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from signoff.errors import SourceError
 from signoff.pipeline.model import SourceConfig
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
 from signoff.sources.events import Piece, event_batch
+from signoff.sources.hashes import GOLDEN, Hashes, Numbers, scramble, shares
+from signoff.sources.pace import Pace
+from signoff.sources.stations import Simulation, SimulationConfig
 
 BATCH = 20_000
 """Most events made at a time: they are Python strings for a moment."""
-LONGEST_PAUSE_S = 1.0
-"""How much of its rate a source that was held back may catch up on at once."""
 FIRST_EVENT = np.datetime64("2021-05-01T10:00:00", "ms")
 
 DATA_POINTS = np.array([121, 121, 121, 121, 115, 115, 141, 141, 122, 123, 116, 117, 142, 143, 151, 161])
@@ -43,7 +43,7 @@ MALFORMED = (
 )
 """Cut off, wrong type, no time, not JSON."""
 
-Hashes = npt.NDArray[np.uint64]
+_OF_ALARMS = ("malformed", "readings", "stations", "interval_ms")
 
 
 class GenerateConfig(SourceConfig):
@@ -52,8 +52,9 @@ class GenerateConfig(SourceConfig):
     summary: ClassVar[str] = "Makes up events: base-station alarms or numbers, deterministic by seed."
     can_acknowledge: ClassVar[bool] = False
     type: Literal["generate"] = "generate"
-    template: Literal["alarms", "sequence"] = "alarms"
-    """`alarms`: JSON alarms of base stations. `sequence`: `{"n":0}`, `{"n":1}`, …"""
+    template: Literal["alarms", "stations", "sequence"] = "alarms"
+    """`alarms`: JSON alarms of base stations. `stations`: as they arrive from a network, out of order, some
+    twice, some broken. `sequence`: `{"n":0}`, `{"n":1}`, …"""
     count: int | None = Field(default=None, ge=0)
     """How many events in all, also across restarts; null never ends."""
     rate: float | None = Field(default=None, gt=0)
@@ -68,6 +69,17 @@ class GenerateConfig(SourceConfig):
     """alarms: how many stations there are."""
     interval_ms: int = Field(default=100, ge=0)
     """alarms: how far the event time moves from one event to the next."""
+    simulation: SimulationConfig = SimulationConfig()
+    """stations: the network and how its alarms arrive."""
+
+    @model_validator(mode="after")
+    def _goes_with_the_template(self) -> Self:
+        given = [name for name in _OF_ALARMS if name in self.model_fields_set]
+        if self.template == "stations" and given:
+            raise ValueError(f"template stations has no {given[0]}; what it has stands under simulation")
+        if self.template != "stations" and "simulation" in self.model_fields_set:
+            raise ValueError(f"simulation is of template stations; the template is {self.template}")
+        return self
 
     def build(self, base: Path) -> Source:
         return GenerateSource(self)
@@ -79,13 +91,14 @@ class GenerateSource(Source):
     def __init__(self, config: GenerateConfig) -> None:
         self._config = config
         self._next = 0
-        self._readings = _readings(config)
+        self._pace = Pace(config.rate)
+        self._make = self._maker()
 
     def open(self, context: SourceContext, resume: Resume) -> None:
         if context.once and self._config.count is None:
             raise SourceError("a run with `--once` needs an end: give the source a `count`")
         self._next = resume.position or 0
-        self._due, self._asked_at = 0.0, time.monotonic()
+        self._pace = Pace(self._config.rate)
 
     def receive(self, max_events: int, timeout_s: float) -> pa.RecordBatch | None:
         count = min(max_events, BATCH)
@@ -93,13 +106,12 @@ class GenerateSource(Source):
             count = min(count, self._config.count - self._next)
         if count <= 0:
             raise EndOfSource
-        count = min(count, self._allowed(timeout_s))
+        count = self._pace.allowed(count, timeout_s)
         if not count:
             return None
         numbers = np.arange(self._next, self._next + count)
         self._next += count
-        payloads = self._alarms(numbers) if self._config.template == "alarms" else _numbers(numbers)
-        return event_batch(Piece(pa.array(payloads, pa.binary()), numbers + 1))
+        return event_batch(Piece(self._make(numbers), numbers + 1))
 
     def settle(self, settlement: Settlement) -> None:
         """Nobody is there to be told."""
@@ -107,25 +119,17 @@ class GenerateSource(Source):
     def close(self) -> None:
         """Nothing is held."""
 
-    def _allowed(self, timeout_s: float) -> int:
-        """How many events the rate allows now; waits for the first."""
-        rate = self._config.rate
-        if rate is None:
-            return BATCH
-        self._earn(rate)
-        if self._due < 1:
-            time.sleep(min(timeout_s, (1 - self._due) / rate))
-            self._earn(rate)
-        allowed = min(BATCH, int(self._due))
-        self._due -= allowed
-        return allowed
+    def _maker(self) -> Callable[[Numbers], pa.Array]:
+        """What makes the payloads of some numbers in a row."""
+        if self._config.template == "sequence":
+            return _numbers
+        if self._config.template == "alarms":
+            self._readings = _readings(self._config)
+            return self._alarms
+        simulation = Simulation(self._config.seed, self._config.simulation)
+        return lambda numbers: simulation.payloads(int(numbers[0]), int(numbers[-1]) + 1)
 
-    def _earn(self, rate: float) -> None:
-        now = time.monotonic()
-        self._due += min(now - self._asked_at, LONGEST_PAUSE_S) * rate
-        self._asked_at = now
-
-    def _alarms(self, numbers: npt.NDArray[np.int64]) -> list[str | bytes]:
+    def _alarms(self, numbers: Numbers) -> pa.Array:
         config = self._config
         one, two = _hash(numbers, config.seed, 1), _hash(numbers, config.seed, 2)
         times = FIRST_EVENT + (numbers * config.interval_ms).astype("timedelta64[ms]")
@@ -145,16 +149,15 @@ class GenerateSource(Source):
         payloads: list[str | bytes] = list(map(ALARM.__mod__, rows))
         if config.malformed:
             self._break(payloads, _hash(numbers, config.seed, 3))
-        return payloads
+        return pa.array(payloads, pa.binary())
 
     def _break(self, payloads: list[str | bytes], hashes: Hashes) -> None:
-        share = (hashes >> np.uint64(11)).astype(np.float64) / 2**53
-        for index in np.flatnonzero(share < self._config.malformed).tolist():
+        for index in np.flatnonzero(shares(hashes) < self._config.malformed).tolist():
             payloads[index] = MALFORMED[int(hashes[index]) % len(MALFORMED)](payloads[index])
 
 
-def _numbers(numbers: npt.NDArray[np.int64]) -> list[str]:
-    return [f'{{"n":{number}}}' for number in numbers.tolist()]
+def _numbers(numbers: Numbers) -> pa.Array:
+    return pa.array([f'{{"n":{number}}}' for number in numbers.tolist()], pa.binary())
 
 
 def _readings(config: GenerateConfig) -> list[str]:
@@ -170,11 +173,8 @@ def _readings(config: GenerateConfig) -> list[str]:
     ]
 
 
-def _hash(numbers: npt.NDArray[np.int64], seed: int, salt: int) -> Hashes:
-    """SplitMix64 of the number: as random as needed here, and computed for any number by itself."""
+def _hash(numbers: Numbers, seed: int, salt: int) -> Hashes:
+    """Not `hashes.hashes`, whose streams are further apart, so that a seed still gives the same alarms."""
     start = np.uint64((seed << 20) + salt)
     with np.errstate(over="ignore"):
-        mixed = (numbers.astype(np.uint64) + (start << np.uint64(12))) * np.uint64(0x9E3779B97F4A7C15)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return mixed ^ (mixed >> np.uint64(31))
+        return scramble((numbers.astype(np.uint64) + (start << np.uint64(12))) * GOLDEN)
