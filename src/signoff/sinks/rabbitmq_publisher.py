@@ -367,6 +367,11 @@ def quiet_pika() -> None:
         logger.setLevel(logging.CRITICAL)
 
 
+def in_words(error: Exception) -> str:
+    """Why pika did not do it, in a few words."""
+    return brief(_words(_innermost(error)))
+
+
 def _innermost(error: Exception) -> Exception:
     """The cause, below what pika wraps around it."""
     while True:
