@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from signoff.pipeline.secrets import SecretUrl, redact, register_secret, reveal
+from signoff.sources.stations import SimulationConfig
 from tests.pipeline.toys import GOOD, Table, graph_of, only_problem, problems_of, said
 
 
@@ -96,6 +97,11 @@ def test_a_config_goes_to_another_process_with_its_secrets_and_comes_back(tmp_pa
     sent = json.dumps(reveal(config))
     assert Table.model_validate(json.loads(sent)) == config
     assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_a_time_comes_whole_to_another_process() -> None:
+    config = SimulationConfig.model_validate({"start": "2017-02-19T04:40:00Z"})
+    assert SimulationConfig.model_validate(json.loads(json.dumps(reveal(config)))) == config
 
 
 def test_another_process_masks_what_it_was_sent() -> None:

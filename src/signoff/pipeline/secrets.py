@@ -17,6 +17,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import quote, unquote
@@ -232,6 +233,8 @@ def reveal(value: object) -> Any:
         return [reveal(part) for part in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    if isinstance(value, date):  # or a datetime, which is one
+        return value.isoformat()
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"a {type(value).__name__} cannot be sent to another process as JSON")
