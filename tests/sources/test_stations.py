@@ -211,12 +211,15 @@ def test_some_stations_are_much_noisier_than_others() -> None:
     assert ordered[-1] > 30 * ordered[len(ordered) // 2]
 
 
-def test_event_time_goes_on_for_months_and_days_have_their_rhythm() -> None:
-    times = simulation(**WELL_BEHAVED).messages(0, 300_000)["eventTime"]
+@pytest.mark.parametrize("time_of_day", ["00:00:00", "16:45:10"])
+def test_event_time_goes_on_for_months_and_days_have_their_rhythm(time_of_day: str) -> None:
+    start = f"2021-05-01T{time_of_day}"
+    times = simulation(**WELL_BEHAVED, start=start).messages(0, 300_000)["eventTime"]
     seconds_ = np.asarray(times.cast("int64"))
     assert (np.diff(seconds_) >= 0).all()
-    assert times[0].as_py().date() == datetime(2021, 5, 1).date()
-    assert times[-1].as_py().date() == datetime(2021, 5, 30).date()
+    begin = datetime.fromisoformat(start + "+00:00")
+    assert 0 <= (times[0].as_py() - begin).total_seconds() < 60
+    assert 29.9 < (times[-1].as_py() - begin).total_seconds() / 86_400 < 30.1
     by_hour = np.bincount(seconds_ // 3600 % 24, minlength=24) / len(seconds_)
     assert np.abs(by_hour - np.array(HOURLY) / sum(HOURLY)).max() < 0.005
 

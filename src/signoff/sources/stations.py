@@ -132,8 +132,7 @@ class Simulation:
 
     def payloads(self, first: int, stop: int) -> pa.Array:
         """The messages themselves."""
-        pieces = list(self.pieces(first, stop, stop - first))
-        return pa.concat_arrays([piece.column("payload") for piece in pieces])
+        return self.messages(first, stop).column("payload").combine_chunks()
 
     def pieces(self, first: int, stop: int, most: int = PIECE) -> Iterator[pa.RecordBatch]:
         """The same, piece by piece."""

@@ -130,6 +130,8 @@ class Network:
 
     def __init__(self, seed: int, stations: int, start_s: int, per_day: float) -> None:
         self._seed, self._start_s, self._per_day = seed, start_s, per_day
+        self._of_first_day = float(np.interp(start_s % DAY_S, _HOURS, _BUSY))
+        """Which share of a day's alarms happen before the time of day at which it starts."""
         ranks = 1 + remainders(hashes(np.arange(stations), seed, 1), 65_536)
         # Whole numbers only: a power computed with fractions may differ from one processor to the next.
         self._by_noise = np.repeat(np.arange(stations), np.minimum(65_536 // ranks, NOISIEST))
@@ -154,11 +156,12 @@ class Network:
 
     def times(self, numbers: Numbers) -> Numbers:
         """When the alarms happened: never earlier than the ones before, more of them in busy hours."""
-        days = (numbers + shares(self._hashes(numbers, 4))) / self._per_day
+        days = self._of_first_day + (numbers + shares(self._hashes(numbers, 4))) / self._per_day
         whole = np.floor(days)
         seconds = np.minimum(np.interp(days - whole, _BUSY, _HOURS), DAY_S - 1).astype(np.int64)
-        times: Numbers = self._start_s + whole.astype(np.int64) * DAY_S + seconds
-        return times
+        midnight = self._start_s // DAY_S * DAY_S
+        times: Numbers = midnight + whole.astype(np.int64) * DAY_S + seconds
+        return np.maximum(times, self._start_s)
 
     def _burst(self, numbers: Numbers, times: Numbers, stations: Numbers, profiles: Numbers) -> None:
         """Make some alarms those of equipment that fails again and again within an hour."""
