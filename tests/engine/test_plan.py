@@ -107,26 +107,6 @@ def test_what_is_wrong_with_a_merge_is_said_before_the_run(
     assert code in {problem.code for problem in problems}
 
 
-@pytest.mark.parametrize(
-    ("sink", "codes"),
-    [
-        ({"buffer": {"type": "disk"}}, ["unites-into-link"]),
-        ({"ordered_by": ["payload"]}, ["unites-into-link"]),
-        ({"buffer": {"type": "disk", "acknowledgements": True}}, []),
-        ({}, []),
-    ],
-)
-def test_rows_of_several_events_do_not_go_where_events_wait_for_an_answer(
-    spark: SparkSession, tmp_path: Path, sink: dict[str, object], codes: list[str]
-) -> None:
-    pipeline = Pipeline("p", state=str(tmp_path / "state"), base=tmp_path)
-    pipeline.source("incoming", "generate", count=1)
-    pipeline.transform("merged", "merge", input="incoming", keys=["payload"], columns={"n": "count(*)"})
-    pipeline.sink("out", "sqlite", input="merged", path="out.db", table="t", **sink)
-
-    assert [problem.code for problem in check(pipeline.graph(), spark)] == codes
-
-
 def test_a_merge_sees_its_events_in_order_and_without_hashing(spark: SparkSession, tmp_path: Path) -> None:
     pipeline = Pipeline("p", state=str(tmp_path / "state"), base=tmp_path)
     pipeline.source("incoming", "generate", count=1)

@@ -83,3 +83,30 @@ def test_a_kill_while_the_result_is_owed_forgets_no_event_of_either_source(
     assert product.account("left") == books(delivered=100)
     assert product.account("right") == books(delivered=50)
     assert sum(row["events"] for row in webhook.accepted) == 150
+
+
+def test_a_united_row_in_a_buffer_holds_up_all_its_events_and_is_the_letter_of_each(
+    inline: Make, webhook: WebhookServer
+) -> None:
+    failing = webhook.answer(503)
+    united = {"type": "merge", "input": "parsed", "keys": ["n"], "columns": {"events": "count(*)"}}
+    product = inline(
+        sources={"incoming": HTTP},
+        transforms={"parsed": PARSE, "united": united},
+        sinks={"all": webhook_sink(webhook, "united", buffer={"type": "disk"})},
+    )
+    running = product.start()
+    answer = product.post([{"n": 1}, {"n": 1}, {"n": 1}])
+    running.wait_for(lambda: 'sink "all" failed on batch all.buffer' in running.output)
+    assert_waits(answer)
+    assert product.account() == books(in_flight=3)
+    refusing = webhook.answer(400)
+    failing.stop()
+    assert code(answer) == 200
+    assert product.account() == books(dead_lettered=3)
+    assert product.audit()["buffers"]["all.buffer"] == books(dead_lettered=1)
+    assert [len(product.explain(f"incoming/{n}")["dead_letters"]) for n in range(3)] == [1, 1, 1]
+    refusing.stop()
+    product.command("dead-letters", "replay", str(product.file), "--all")
+    running.wait_for(lambda: product.account() == books(delivered=3))
+    assert [row["events"] for row in webhook.accepted] == [3]

@@ -20,9 +20,9 @@ from signoff.engine.verdict import BY_POLICY
 from signoff.errors import SignoffError
 from signoff.ledger.batches import Answer
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.outcome import EventId, Outcome, RowOutcome, RowRef
+from signoff.ledger.outcome import OTHERS, EventId, Outcome, RowOutcome, RowRef
 from signoff.ledger.sequences import from_numpy, from_range
-from signoff.link.handover import OTHERS, HandoverConfig, Numbers, origins_of
+from signoff.link.handover import HandoverConfig, Numbers, origins_of
 from signoff.link.notes import Handed, LinkNotes
 from signoff.log import LogReader, trim
 from signoff.pipeline.graph import Graph

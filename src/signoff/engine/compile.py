@@ -20,13 +20,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
-from signoff.engine.division import joint_of
 from signoff.engine.ended import observed
 from signoff.errors import PipelineError, Problem
-from signoff.link.handover import HandoverConfig
 from signoff.pipeline.graph import Graph, Node, Port
 from signoff.pipeline.model import OnFailure, SinkConfig
-from signoff.sinks.pipeline import PipelineSinkConfig
 from signoff.transforms.contract import FieldError, Step, Transform
 from signoff.transforms.frame import (
     CHILD,
@@ -265,14 +262,6 @@ class _Compiler:
 
     def _sink(self, node: Node) -> SinkPlan:
         views = {name: self._with_expressions(node, view) for name, view in self._inputs(node).items()}
-        if any(OTHERS in view.frame.df.columns for view in views.values()) and self._waits_behind(node):
-            raise FieldError(
-                "buffer",
-                "unites-into-link",
-                f"rows made of several events of {self.source} go through a log, "
-                "and the events wait for them",
-                "give the sink a buffer with acknowledgements: true, or none",
-            )
         schema = unified({name: view.frame.schema_of(view) for name, view in views.items()})
         deliveries = tuple(
             Delivery(
@@ -285,16 +274,6 @@ class _Compiler:
             for name, view in views.items()
         )
         return SinkPlan(node.name, deliveries, schema)
-
-    def _waits_behind(self, node: Node) -> bool:
-        """Whether the sink's rows go through a log, with this source's events waiting for the answer."""
-        config = node.config
-        if isinstance(config, HandoverConfig):
-            return self.source in config.awaited_by
-        joint = joint_of(self.graph, node.name)
-        return isinstance(config, PipelineSinkConfig) or (
-            joint is not None and self.source in joint.awaited_by
-        )
 
     def _passed(self, node: str) -> frozenset[str]:
         return frozenset({node} | _ancestors(self.graph, node))

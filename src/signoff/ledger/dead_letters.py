@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Literal
 
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.outcome import BUFFER, EventId, Outcome, Resolution, is_united
+from signoff.ledger.outcome import BUFFER, OTHERS, EventId, Outcome, Resolution, is_united
 from signoff.ledger.store import Store
 from signoff.pipeline.secrets import redact
 
@@ -59,6 +59,7 @@ _BRIEF = (
     "message_id"
 )
 
+_WITH_HEADERS = _BRIEF.replace("'{}' AS headers", "headers")
 _OF_BUFFER = f"source GLOB '*{BUFFER}' AND message_id IS NOT NULL"
 
 _UPSERT = """
@@ -112,9 +113,13 @@ class DeadLetter:
         return self.event_id, self.stage
 
     @property
-    def made_from(self) -> str | None:
-        """Of a row from a buffer: its id in the account of the source it was made from."""
-        return self.message_id if self.source.endswith(BUFFER) else None
+    def made_from(self) -> tuple[str, ...]:
+        """Of a row from a buffer: its ids in the account of the source whose events it was made from."""
+        if not self.source.endswith(BUFFER) or self.message_id is None:
+            return ()
+        first = EventId.parse(self.message_id)
+        others = [int(number) for number in self.headers.get(OTHERS, "").split(",") if number]
+        return self.message_id, *(str(EventId(first.source, number, first.child)) for number in others)
 
 
 Letters = list[DeadLetter]
@@ -190,12 +195,14 @@ class DeadLetters:
 
     def of_origin(self, source: str, sequence: int) -> Letters:
         """The letters of an event and of all rows made from it, also of those that came from a buffer."""
-        event_id = str(EventId(source, sequence))
-        return self._select(
-            f"(source = ? AND sequence = ?) OR ({_OF_BUFFER} AND (message_id = ? OR message_id GLOB ?)) "
-            "ORDER BY id",
-            [source, sequence, event_id, f"{event_id}/*"],
+        event = EventId(source, sequence)
+        found = self._select(
+            f"(source = ? AND sequence = ?) OR ({_OF_BUFFER} AND "
+            "(message_id = ? OR message_id GLOB ? OR (message_id GLOB ? AND headers GLOB ?))) ORDER BY id",
+            [source, sequence, str(event), f"{event}/*", f"{source}/*", f'*"{OTHERS}"*{sequence}*'],
         )
+        return [x for x in found if x.source == source or any(EventId.parse(y).sequence == sequence
+                                                                for y in x.made_from)]  # fmt: skip
 
     def whole(self, letters: Iterable[DeadLetter]) -> Letters:
         """These, and the other open letters of those rows among them that were made of several events."""
@@ -232,13 +239,14 @@ class DeadLetters:
         where, values = _where(None, source, None, statuses)
         made, made_values = _where(None, None, None, statuses)
         with self._store.read() as db:
-            found = db.execute(
-                f"SELECT event_id, stage FROM letters WHERE {where} "
-                f"UNION ALL SELECT message_id, stage FROM letters WHERE {made} AND {_OF_BUFFER} "
-                "AND message_id GLOB ?",
-                [*values, *made_values, "*" if source is None else f"{source}/*"],
-            )
-            return {(row["event_id"], row["stage"]) for row in found}
+            found = db.execute(f"SELECT event_id, stage FROM letters WHERE {where}", values)
+            keys = {(row["event_id"], row["stage"]) for row in found}
+        rows = self._select(
+            f"{made} AND {_OF_BUFFER} AND message_id GLOB ?",
+            [*made_values, "*" if source is None else f"{source}/*"],
+            columns=_WITH_HEADERS,
+        )
+        return keys | {(event_id, letter.stage) for letter in rows for event_id in letter.made_from}
 
     def request_replay(self, letters: Iterable[DeadLetter]) -> int:
         """Ask for these to be replayed; whoever runs the engine does it. Returns how many were stored."""
@@ -305,9 +313,10 @@ class DeadLetters:
                 _forget_history(db)
         return number
 
-    def _select(self, where: str, values: Sequence[object]) -> Letters:
+    def _select(self, where: str, values: Sequence[object], columns: str = "*") -> Letters:
         with self._store.read() as db:
-            return [_letter(row) for row in db.execute(f"SELECT * FROM letters WHERE {where}", values)]
+            found = db.execute(f"SELECT {columns} FROM letters WHERE {where}", values)
+            return [_letter(row) for row in found]
 
     def _values(self, letter: DeadLetter) -> tuple[object, ...]:
         event = letter.event
@@ -344,9 +353,9 @@ def _with_origins(letters: DeadLetters, resolutions: Sequence[Resolution]) -> li
     for one in resolutions:
         if EventId.parse(one.event_id).source.endswith(BUFFER):
             found += [
-                Resolution(letter.made_from, one.stage, one.outcome, one.reason)
+                Resolution(event_id, one.stage, one.outcome, one.reason)
                 for letter in letters.get(one.event_id, one.stage)
-                if letter.made_from
+                for event_id in letter.made_from
             ]
     return found
 

@@ -37,6 +37,8 @@ FINAL = (Outcome.DELIVERED, Outcome.DROPPED, Outcome.DEAD_LETTERED, Outcome.REFU
 
 BUFFER = ".buffer"
 """Ends the name of a source whose events are the rows of a sink's buffer; no node of a user is called so."""
+OTHERS = "origins"
+"""Header of a row in a buffer that was made from several events: the numbers of those besides the first."""
 
 UNITED = "~"
 """A part of a child that begins so names a row that was made of several events: it stands in the account

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from signoff.errors import Discarded, LogError, LogFull, StateError, TransientError
+from signoff.ledger.outcome import OTHERS
 from signoff.ledger.sequences import from_numpy
 from signoff.link.notes import Handed, LinkNotes
 from signoff.log import LogReader, LogWriter
@@ -33,9 +34,6 @@ from signoff.sources.contract import EVENT_SCHEMA
 
 WhenFull = Literal["block", "drop_newest"]
 Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
-
-OTHERS = "origins"
-"""Header of a row that was made from several events: those besides the first."""
 
 
 @dataclass(frozen=True)

@@ -175,15 +175,6 @@ CODES: dict[str, Code] = {
         "Cast it, or use a column of the right type.",
         'alarms.yaml:15 [type-error] transform "failed": "alarmId" is int, not boolean',
     ),
-    "unites-into-link": Code(
-        "Rows made of several events (`merge`, `python` with `mode: groups`) go to a sink through a log of "
-        "its own, or to another pipeline, and their events wait for what becomes of them there. An event of "
-        "such a log can answer to one event only.",
-        "Let the buffer sign for them (`buffer: {acknowledgements: true}`), or give the sink no buffer. A "
-        "sink with `ordered_by` has one.",
-        'alarms.yaml:31 [unites-into-link] sink "table": rows made of several events of incoming go through '
-        "a log, and the events wait for them",
-    ),
     "unites-in-stream": Code(
         "A step unites the events of a batch, and another step behind the same source keeps state "
         "(`dedupe`) or may do so (`python` with `mode: frame`): its batches cannot be read again.",
