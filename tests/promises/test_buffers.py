@@ -304,3 +304,18 @@ def test_rows_of_one_key_keep_their_order_while_one_of_them_is_tried_again(
     assert [code(first), code(later)] == [200, 200]
     for key in range(3):
         assert [row["n"] for row in webhook.accepted if row["k"] == key] == list(range(key, 12, 3))
+
+
+def test_a_run_that_is_to_end_waits_for_its_buffers_and_says_if_they_are_not_empty(
+    inline: Make, webhook: WebhookServer
+) -> None:
+    failing = webhook.answer(503)
+    nodes = pipeline(webhook, {"acknowledgements": True}) | {"sources": {"incoming": FILES}}
+    product = inline(**nodes)
+    product.put("a.jsonl", [{"n": 1}])
+    done = product.run_once(patience_s=2.0)
+    assert done.code == 3 and 'sink "a" still fails' in done.output
+    assert product.account() == books(delivered=1) and rows(product) == books(in_flight=1)
+    failing.stop()
+    assert product.run_once().code == 0
+    assert rows(product) == books(delivered=1)

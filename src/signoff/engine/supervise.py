@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from signoff.engine.children import Child
+from signoff.engine.division import all_joints
 from signoff.errors import StateError
 from signoff.intake import Job, Status, read_status
 from signoff.ledger.ledger import Ledger
@@ -68,6 +69,7 @@ class Run:
         """Every process has ended; what is settled now is the result."""
         self.ledger: Ledger | None = None
         self._file = file
+        self._buffers = [joint.source for _, joint in all_joints(graph)]
         self._intakes: dict[str, Child] = {}
         self._engine = engine or Child("the engine", "signoff.engine", self._engine_job())
 
@@ -168,7 +170,13 @@ class Run:
                 return False
             if self.ledger.settled_upto(name) < status.durable_sequence or not status.drained:
                 return False
-        return True
+        return not self._rows_wait()
+
+    def _rows_wait(self) -> bool:
+        """Whether a buffer of the pipeline holds rows that its sink has not taken."""
+        assert self.ledger is not None
+        logs = self.graph.state / "log"
+        return any(self.ledger.settled_upto(name) < LogReader(logs / name).head() for name in self._buffers)
 
     def _finish(self, on_tick: Callable[[Run], None]) -> None:
         for child in self._intakes.values():
@@ -209,7 +217,7 @@ class Run:
             earlier = before[name]
             if account.in_flight or (account.refused + account.expired) > (earlier.refused + earlier.expired):
                 return STILL_OWED
-        return 0
+        return STILL_OWED if self._rows_wait() else 0
 
     def _engine_job(self) -> bytes:
         job = {
