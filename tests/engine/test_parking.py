@@ -30,6 +30,8 @@ class Runner:
     source: str = "s"
     sinks: dict[str, None] = field(default_factory=lambda: dict.fromkeys(("a", "b")))
     wait: float = 0.0
+    forgets: bool = False
+    """Of a batch that is settled only that is known."""
     down: set[str] = field(default_factory=set)
     stuck: dict[str, int] = field(default_factory=dict)
     """By sink a row it does not take, while it takes all others."""
@@ -53,6 +55,9 @@ class Runner:
 
     ordered: frozenset[str] = frozenset()
 
+    def tidy(self, unfinished: list[BatchRef]) -> None:
+        pass
+
     def waits_elsewhere(self, known: BatchState) -> bool:
         return not self.owing(known) and any(state.handed for state in known.sinks.values())
 
@@ -71,6 +76,7 @@ class Runner:
             else:
                 sinks[name] = SinkState(done=True, attempts=attempts)
         settled = all(state.done for state in sinks.values())
+        sinks = {} if settled and self.forgets else sinks
         self.states[batch.start] = BatchState(known.ref, BitMap64(), BitMap64(), sinks, settled)
         return self.states[batch.start]
 
@@ -239,3 +245,12 @@ def test_a_sink_that_catches_up_is_named_as_long_as_it_is_behind(runner, parking
     assert parking.why_held() == 'sink "a" catches up: of three batches one is new'
     drain(parking)
     assert parking.why_held() == ""
+
+
+def test_a_batch_that_is_settled_may_have_been_forgotten_by_the_ledger(runner, parking):
+    """It waited while more batches were settled than the ledger keeps."""
+    runner.down = {"a"}
+    parking.take(numbered(0))
+    runner.down, runner.forgets = set(), True
+    drain(parking)
+    assert runner.of("a") == [0, 0]

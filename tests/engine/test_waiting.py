@@ -10,16 +10,18 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
+from signoff.engine.compile import ErrorPlan, Plan
+from signoff.engine.lineage import made_from
 from signoff.engine.result import Kind, Result, pack_rows
 from signoff.engine.verdict import Round, judge
-from signoff.engine.waiting import PatientStep, Wanted, add_waits, relevant, rows_alone, take_over
+from signoff.engine.waiting import PatientStep, Wanted, add_waits, on_the_way, relevant, rows_alone, take_over
 from signoff.ledger.outcome import BatchRange, BatchState, Outcome, RowRef, SinkState, Wait
 from signoff.pipeline.model import Retry, SinkConfig
 from signoff.sinks.contract import BatchRef
 from signoff.transforms.answers import Answer, Fail, heard, said
 
 NEW = SinkState(done=False)
-STEPS = {"ask": PatientStep("dead_letter", Retry(attempts=3), frozenset({"out", "other"}))}
+STEPS = {"ask": PatientStep("dead_letter", Retry(attempts=3), frozenset({"out", "other"}), frozenset({"a"}))}
 CONFIG = SinkConfig(type="toy")
 
 
@@ -47,7 +49,7 @@ def next_round(
     asked = {wait.sink: SinkState(done=False, owed=state.owed) for wait, state in due.items()}
     entries = {name: (CONFIG, state) for name, state in asked.items()}
     verdict = judge(results, entries, {"ask": "dead_letter"}, lambda *_: "disk full", atomic or set(), 9.0)
-    add_waits(verdict, results, Wanted(asked), STEPS, before, 9.0, again=True)
+    add_waits(verdict, results, Wanted(asked), STEPS, before, 9.0, again="ask")
     known = BatchState(BatchRange("s", 0, 10), BitMap64(), BitMap64(range(10)), before, settled=False)
     take_over(verdict, known, due, atomic or set())
     return verdict
@@ -160,3 +162,72 @@ def test_the_same_rows_are_the_same_batch_whenever_they_are_asked_for() -> None:
 def test_a_failure_survives_being_sent_to_another_process() -> None:
     again = pickle.loads(pickle.dumps(Fail("later", transient=True)))
     assert str(again) == "later" and again.transient
+
+
+CHAIN = {
+    "ask": PatientStep("dead_letter", Retry(), frozenset({"out"}), frozenset({"then"})),
+    "then": PatientStep("dead_letter", Retry(), frozenset({"out"})),
+    "beside": PatientStep("dead_letter", Retry(), frozenset({"out"})),
+}
+
+
+def said_by(step: str, kind: Kind, sequence: int, child: str = "") -> Result:
+    return Result(step, kind, sequence, child, "why")
+
+
+def test_rows_that_wait_for_a_step_are_not_forgotten_when_others_begin_to_wait_for_it() -> None:
+    before = {
+        "out via ask": SinkState(False, 1, "503", 5.0, (RowRef(1),)),
+        "out via then": SinkState(False, 1, "503", 5.0, (RowRef(0),)),
+    }
+    verdict, asked = Round(), Wanted({"out": SinkState(False, owed=(RowRef(1),))})
+    add_waits(verdict, [said_by("then", Kind.WAITS, 1)], asked, CHAIN, before, 9.0, again="ask")
+    assert verdict.sinks["out via then"].owed == (RowRef(0), RowRef(1))
+    assert verdict.sinks["out via then"].attempts == 1, "it was tried for the one that comes to it first"
+
+
+def test_in_a_round_for_a_step_what_steps_beside_it_say_counts_for_nothing() -> None:
+    results = [said_by(name, Kind.WAITS, 4) for name in ("beside", "then")]
+    assert on_the_way("ask", results, CHAIN) == results[1:]
+    errors = [said_by("beside", Kind.ERROR, 4), said_by("plain", Kind.ERROR, 4)]
+    assert on_the_way("ask", errors, CHAIN) == errors[1:]
+
+
+def test_a_row_that_waits_for_a_step_waits_on_for_it_when_one_in_front_fails() -> None:
+    assert on_the_way("then", [said_by("ask", Kind.WAITS, 4)], CHAIN) == [said_by("then", Kind.WAITS, 4)]
+
+
+def test_of_rows_that_meet_behind_a_step_only_those_that_came_through_it_wait_for_it() -> None:
+    asked = Wanted({"out": SinkState(False, owed=(RowRef(4, "ask"), RowRef(4, "other.a")))})
+    assert asked.lacking("out", RowRef(4), frozenset({"ask"})) == [RowRef(4, "ask")]
+    again = Wanted({"out": SinkState(False, owed=(RowRef(4),))}, frozenset({"ask", "then"}))
+    assert again.lacking("out", RowRef(4, "source")) == []
+    assert again.lacking("out", RowRef(4, "1/then")) == [RowRef(4, "1/then")]
+
+
+@pytest.mark.parametrize(
+    ("child", "parent", "through", "made"),
+    [
+        ("3/high", "3", None, True),
+        ("30", "3", None, False),
+        ("3", "", None, True),
+        ("2/ask/7", "2", frozenset({"ask"}), True),
+        ("2/7/ask.b", "2", frozenset({"ask"}), True),
+        ("2/source/ask", "2", frozenset({"ask"}), False),
+        ("2/7", "2", frozenset({"ask"}), True),
+    ],
+)
+def test_a_row_is_made_from_another_by_the_way_that_its_name_says(
+    child: str, parent: str, through: frozenset[str] | None, made: bool
+) -> None:
+    assert made_from(child, parent, through) is made
+
+
+def test_steps_behind_one_that_may_fail_for_now_are_heard_in_every_pass() -> None:
+    errors = (
+        ErrorPlan("a", "parse", "dead_letter", None),
+        ErrorPlan("b", "ask", "dead_letter", None, answers=True, changeable=True),
+        ErrorPlan("c", "route", "dead_letter", None, changeable=True),
+    )
+    plan = Plan(None, {}, errors, stateful=False, shuffled=False)  # type: ignore[arg-type]
+    assert [error.stage for error in plan.said(all_steps=False)] == ["ask", "route"]

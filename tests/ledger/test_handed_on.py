@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from pyroaring import BitMap64
 
@@ -77,3 +78,20 @@ def test_a_new_sink_does_not_get_what_an_old_one_has_handed_on(ledger: Ledger) -
     attempt(ledger, 0, 4, owed=[0, 1], sinks={"table": handed(0)})
     known = ledger.open_batch("incoming", 0, 4, ["renamed"])
     assert known.sinks["renamed"].owed == (RowRef(1),)
+
+
+def test_nobody_waits_for_the_answer_to_a_batch_that_expired_while_it_was_handed_on(ledger: Ledger) -> None:
+    ledger.open_batch("incoming", 0, 4, ["table"])
+    ledger.expire("incoming", dict.fromkeys(range(4), "too late"))
+    attempt(ledger, 0, 4, owed=[0], sinks={"table": handed(0)})
+    state = release(ledger, delivered=[0])
+    assert state is not None and state.done
+
+
+def test_what_is_known_of_a_folded_row_is_not_called_delivered(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.db", keep_batches=1) as ledger:
+        attempt(ledger, 0, 4, delivered=[0, 2, 3], refused=[1], sinks={"table": SinkState(done=True)})
+        for start in (4, 8):
+            attempt(ledger, start, start + 4, sinks={"table": SinkState(done=True)})
+        assert ledger.folded_upto("incoming") >= 4
+        assert set(ledger.delivered("incoming", 0, 4)) == {0, 2, 3}

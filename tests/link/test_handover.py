@@ -199,3 +199,19 @@ def _after_a_kill(sink: HandoverSink, place: LinkPlace) -> HandoverSink:
         patch.setattr(LogWriter, "sync", lambda self: self.durable_sequence)
         sink.release()
     return sink_at(place)
+
+
+def test_a_batch_that_has_more_rows_when_it_comes_again_lacks_none_and_repeats_none(place: LinkPlace) -> None:
+    sink = sink_at(place)
+    hand_on(sink, FIRST, range(0, 4))
+    for rows in (range(0, 6), range(0, 6), range(2, 8)):
+        hand_on(sink, FIRST, rows)
+    assert ids(place) == [f"incoming/{n}" for n in range(8)]
+    sink.release()
+    notes = LinkNotes(place.database)
+    assert [(one.first, one.last, list(one.origins)) for one in notes.each()] == [
+        (0, 4, [0, 1, 2, 3]),
+        (4, 6, [4, 5]),
+        (6, 8, [6, 7]),
+    ]
+    notes.close()

@@ -15,6 +15,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from signoff.engine.division import all_joints, handover
+from signoff.engine.letters import to_store
 from signoff.engine.query import SourceQuery
 from signoff.engine.verdict import BY_POLICY
 from signoff.errors import SignoffError
@@ -27,6 +28,7 @@ from signoff.link.notes import Handed, LinkNotes
 from signoff.log import LogReader, trim
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.secrets import redact
+from signoff.sinks.contract import BatchRef
 
 logger = logging.getLogger(__name__)
 
@@ -176,8 +178,7 @@ class Bearer:
         answer = self._together([self._answer(part, settled) for part in parts])
         query = self._queries.get(batch.source)
         if query is not None and self._outside:
-            dead = [outcome for outcome in answer.outcomes if outcome.outcome == Outcome.DEAD_LETTERED]
-            query.runner.letters.store(dead, query.shared.control)
+            query.runner.letters.store(self._to_store(batch, answer), query.shared.control)
         state = self._ledger.release(batch.source, batch.start, batch.end, sink, answer)
         whole = number == sum(part.last - part.first for part in parts)
         if state is None and not (batch.replay and whole):
@@ -190,6 +191,12 @@ class Bearer:
             for part in parts:
                 self._notes.forget(part)
         return True
+
+    def _to_store(self, batch: BatchRef, answer: Answer) -> list[RowOutcome]:
+        """The dead letters of events that are not settled: the log may not have the others any more."""
+        known = self._ledger.batch(batch.source, batch.start, batch.end)
+        dead = [outcome for outcome in answer.outcomes if outcome.outcome == Outcome.DEAD_LETTERED]
+        return to_store(dead, BitMap64() if known is None else known.owed)
 
     @staticmethod
     def _together(answers: Sequence[Answer]) -> Answer:

@@ -34,7 +34,12 @@ from signoff.engine.departures import Departures, of_counts
 from signoff.engine.ended import ended
 from signoff.engine.letters import LetterStore, to_store
 from signoff.engine.poison import PlanFailed, last_line
-from signoff.engine.receipts import read_receipts, receipts_directory, remove_receipts
+from signoff.engine.receipts import (
+    read_receipts,
+    receipts_directory,
+    remove_receipts,
+    remove_stray_receipts,
+)
 from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
 from signoff.engine.standing import StandingPass
 from signoff.engine.verdict import Round, ask_for_new_rows, judge
@@ -44,8 +49,11 @@ from signoff.engine.waiting import (
     add_waits,
     by_event,
     due_again,
+    fails_by_itself,
+    on_the_way,
     only_open,
     relevant,
+    row_of,
     rows_alone,
     take_over,
     waiting_for,
@@ -165,6 +173,10 @@ class BatchRunner:
             remove_receipts(receipts_directory(self.state, batch))
         return known
 
+    def tidy(self, unfinished: Sequence[BatchRef]) -> None:
+        """Remove what an earlier run has left of batches that are finished."""
+        remove_stray_receipts(self.state, self.source, unfinished)
+
     def run(self, batch: BatchRef, plan: Plan | None) -> None:
         """Do a batch until it is settled. `plan` is the stream's own; None: read the range.
 
@@ -243,7 +255,7 @@ class BatchRunner:
         work = _Work(batch, asked, frozenset(held & self.sinks.keys()), with_errors)
         results, wanted = self._results(work, plan), Wanted(asked)
         if not with_errors:
-            results = relevant(results, wanted, self.steps, known.owed)
+            results = relevant(self._news(known, results), wanted, self.steps, known.owed)
         verdict = self._judge(work.batch, known, asked, results)
         if self.unites:
             ask_for_new_rows(verdict, results, asked)
@@ -273,15 +285,32 @@ class BatchRunner:
             wait.sink: SinkState(done=False, owed=state.owed) for wait, state in waits.items() if state.owed
         }
         work = _Work(rows_alone(batch, waits), asked, frozenset(), with_errors=False, step=step)
-        wanted = Wanted(asked)
-        results = self._results(work, plan) if asked else []
-        results = relevant(results, wanted, self.steps, known.owed)
+        wanted = Wanted(asked, self._way(step))
+        results = on_the_way(step, self._results(work, plan) if asked else [], self.steps)
+        results = relevant(self._news(known, results), wanted, self.steps, known.owed)
         verdict = self._judge(work.batch, known, asked, results)
         if self.unites:
             ask_for_new_rows(verdict, results, asked)
-        add_waits(verdict, results, wanted, self.steps, known.sinks, time.time(), again=True)
+        add_waits(verdict, results, wanted, self.steps, known.sinks, time.time(), again=step)
         take_over(verdict, known, waits, self._atomic)
         return self._record(batch, known, verdict)
+
+    def _way(self, step: str) -> frozenset[str] | None:
+        """A step that is waited for, and those behind it; None if it is gone from the pipeline."""
+        return self.steps[step].behind | {step} if step in self.steps else None
+
+    def _news(self, known: BatchState, results: list[Result]) -> list[Result]:
+        """Of a later round: without what the steps that fail by themselves have said of the rows before."""
+        if not any(fails_by_itself(result, self.steps) for result in results):
+            return results
+        ref = known.ref
+        said = {(o.row, o.stage) for o in self.ledger.exceptions(ref.source, ref.start, ref.end)}
+        return [
+            result
+            for result in results
+            if not fails_by_itself(result, self.steps)
+            or (row_of(result).sequence in known.owed and (row_of(result), result.name) not in said)
+        ]
 
     @property
     def _atomic(self) -> set[str]:
@@ -417,6 +446,7 @@ class BatchRunner:
         tasks = [
             sink_task(name, self.sinks[name], state, plan, step=step) for name, state in work.asked.items()
         ]
+        tasks = [replace(task, through=self._way(step)) for task in tasks]
         one_pass = Pass(work.batch, tuple(tasks), plan.said(all_steps=False), None)
         return from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow())
 

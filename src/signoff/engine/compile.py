@@ -78,6 +78,8 @@ class ErrorPlan:
     describe: DescribeError | None
     answers: bool = False
     """What the column holds is to be read with `transforms.answers`, and may be another thing next time."""
+    changeable: bool = False
+    """It, or a step in front of it, answers: it may fail in any pass, for rows that did not come so far."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Plan:
 
     def said(self, *, all_steps: bool) -> tuple[ErrorPlan, ...]:
         """The errors a pass reports. Most steps fail on the same rows each time, and need to say so once."""
-        return self.errors if all_steps else tuple(error for error in self.errors if error.answers)
+        return self.errors if all_steps else tuple(error for error in self.errors if error.changeable)
 
 
 def compile_source(
@@ -321,10 +323,15 @@ class _Compiler:
             chosen = barred.where(somewhere & (F.col(_BARRIER) >= F.lit(0)))
             parts.append(chosen.select(*lineage, *further, *columns))
         df = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
+        answering = {error.stage for error in errors if error.answers}
+        changeable = answering.union(*(self.graph.downstream(stage) for stage in answering))
         return Plan(
             df=df,
             sinks=sinks,
-            errors=tuple(ErrorPlan(e.column, e.stage, e.policy, e.describe, e.answers) for e in errors),
+            errors=tuple(
+                ErrorPlan(e.column, e.stage, e.policy, e.describe, e.answers, e.stage in changeable)
+                for e in errors
+            ),
             stateful=self.stateful,
             shuffled=any(frame.shuffled for frame in frames.values()) or len(parts) > 1,
             unites=unites,

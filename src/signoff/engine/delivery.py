@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from signoff.engine.compile import Delivery, ErrorPlan
-from signoff.engine.lineage import Lineage, Numbers, joined
+from signoff.engine.lineage import Lineage, Numbers, joined, made_from
 from signoff.engine.order import KeyOrder
 from signoff.engine.receipts import Receipt, read_receipts, write_receipt
 from signoff.engine.result import RESULT_SCHEMA, Kind, Result, pack_rows, to_batch
@@ -57,6 +57,8 @@ class SinkTask:
     """Tries made in earlier rounds of this batch."""
     only: Mapping[int, frozenset[str]] | None = None
     """Rows to write, as children by sequence, each with the rows made from it; None: all."""
+    through: frozenset[str] | None = None
+    """Of the rows made from those to write, only the ones that came out of one of these steps; None: all."""
     covered: tuple[Span, ...] = ()
     """Sequences (first, last) that a receipt from before a crash covers."""
     by_row: bool = False
@@ -266,7 +268,11 @@ class _Server:
 
     def _is_wanted(self, lineage: Lineage, index: int, suffix: str) -> bool:
         only, child = self.task.only or {}, joined(lineage.children[index].as_py(), suffix)
-        return any(_made_from(only[origin], child) for origin in lineage.origins_at(index) if origin in only)
+        return any(
+            made_from(child, parent, self.task.through)
+            for origin in lineage.origins_at(index)
+            for parent in only.get(origin, ())
+        )
 
     # -- the sink's thread
 
@@ -412,13 +418,6 @@ def _made_ids(given: pa.Array, children: pa.Array) -> pa.Array:
     if pc.max(pc.binary_length(children)).as_py() == 0:
         return given
     return pc.if_else(pc.equal(children, ""), given, pc.binary_join_element_wise(given, children, "/"))
-
-
-def _made_from(wanted: frozenset[str], child: str) -> bool:
-    """Whether a row is one of those wanted, or was made from one: `3/high` from `3`, and all from ''."""
-    if not wanted or child in wanted or "" in wanted:
-        return bool(wanted)
-    return any(child.startswith(f"{parent}/") for parent in wanted)
 
 
 def _origins(rows: Sequence[Lineage]) -> bytes:

@@ -103,16 +103,18 @@ def divide(graph: Graph, behind: Joint | None = None) -> Division:
         for name in (buffers_on_disk(graph) if behind is None else ())
         if name not in known and name in front.sinks
     ]
+    ways_out = {
+        name: replace(node, config=_way_out(front, node, node.config))
+        for name, node in front.sinks.items()
+        if isinstance(node.config, PipelineSinkConfig)
+    }
     for joint in joints:
         if joint.in_use:
             inputs = nodes[joint.node.name].inputs
             nodes[joint.node.name] = replace(
                 joint.node, kind="sink", config=handover(graph, joint), inputs=inputs
             )
-    for name, node in front.sinks.items():
-        if isinstance(node.config, PipelineSinkConfig):
-            nodes[name] = replace(node, config=_way_out(front, node, node.config))
-    return Division(graph, replace(graph, nodes=nodes), tuple(joints))
+    return Division(graph, replace(graph, nodes=nodes | ways_out), tuple(joints))
 
 
 def all_joints(graph: Graph) -> list[tuple[Graph, Joint]]:

@@ -92,3 +92,20 @@ class Lineage:
 
 def joined(child: str, suffix: str) -> str:
     return "/".join(part for part in (child, suffix) if part)
+
+
+def made_from(child: str, parent: str, through: frozenset[str] | None = None) -> bool:
+    """Whether a row is another one, or was made from it: `3/high` from `3`, and all from ''.
+
+    Where several ways meet, a row is given the name of the one it came by: with `through`, the first such
+    name in what follows the parent must be one of these steps.
+    """
+    if child == parent:
+        return True
+    if parent and not child.startswith(f"{parent}/"):
+        return False
+    if through is None:
+        return True
+    names = (part.partition(".")[0] for part in child[len(parent) :].split("/"))
+    way = next((name for name in names if name[:1].isalpha()), None)
+    return way is None or way in through

@@ -74,9 +74,10 @@ class Parking:
 
     def resume(self) -> None:
         """Take over what an earlier run has left open."""
-        for known in self._runner.ledger.open_batches(self._runner.source):
-            ref = known.ref
-            batch = BatchRef(ref.source, ref.start, ref.end)
+        found = [known.ref for known in self._runner.ledger.open_batches(self._runner.source)]
+        batches = [BatchRef(ref.source, ref.start, ref.end) for ref in found]
+        self._runner.tidy(batches)
+        for batch in batches:
             self._park(_Parked(batch, self._runner.open(batch)), ())
 
     def may_take(self, size: int, most: int) -> bool:
@@ -140,14 +141,14 @@ class Parking:
                 return
         parked, names = found
         parked.known = self._runner.open(parked.batch)  # something may have expired meanwhile
-        asked = {name: state for name in names if not (state := parked.known.sinks[name]).done}
+        asked = {name: state for name in names if not (state := _of(parked.known, name)).done}
         behind = [name for name, state in asked.items() if state.owed is None]
         if not parked.known.settled:
             self._round(parked, asked)
         with self._changed:
             self._let_rest(parked, asked)
             for name in behind:
-                self._works[name] = not _is_behind(parked.known.sinks[name])
+                self._works[name] = not _is_behind(_of(parked.known, name))
                 self._credits += self._works[name]
             if parked.known.settled:
                 self._parked.pop(parked.batch.start, None)
@@ -184,14 +185,14 @@ class Parking:
     def _let_rest(self, parked: _Parked, asked: dict[str, SinkState]) -> None:
         for name, before in asked.items():
             if (wait := Wait.parse(name)) is not None:
-                after, now = parked.known.sinks[name], time.monotonic()
+                after, now = _of(parked.known, name), time.monotonic()
                 failed = not after.done and after.owed == before.owed
                 self._rests[wait.step] = (now + parked.due.get(name, now)) / 2 if failed else 0.0
 
     def _park(self, parked: _Parked, asked: Iterable[str]) -> None:
         with self._changed:
             self._parked[parked.batch.start] = parked
-            self._works |= {name: False for name in asked if _is_behind(parked.known.sinks[name])}
+            self._works |= {name: False for name in asked if _is_behind(_of(parked.known, name))}
             self._note_behind()
 
     def _note_behind(self) -> None:
@@ -264,6 +265,11 @@ def _named(names: Iterable[str]) -> str:
 
 def _several(kind: str, names: list[str]) -> str:
     return f"{kind}{'s' if len(names) > 1 else ''} " + ", ".join(f'"{name}"' for name in names)
+
+
+def _of(known: BatchState, name: str) -> SinkState:
+    """How far one is with a batch; of a batch that is settled the ledger may have forgotten it."""
+    return known.sinks.get(name, SinkState(done=True))
 
 
 def _is_behind(state: SinkState) -> bool:

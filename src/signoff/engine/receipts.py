@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +67,14 @@ def read_receipts(directory: Path) -> list[Receipt]:
             results = from_table(pa.ipc.open_stream(file).read_all())
         found.append(Receipt(sink, int(partition), (int(first), int(last)), results))
     return found
+
+
+def remove_stray_receipts(state: Path, source: str, unfinished: Iterable[BatchRef]) -> None:
+    """Driver, at the start: remove those of batches that were recorded in the moment the run was killed."""
+    kept = {batch.key for batch in unfinished}
+    for directory in (state / "receipts").glob(f"{source}-*"):
+        if directory.name not in kept:
+            remove_receipts(directory)
 
 
 def remove_receipts(directory: Path) -> None:

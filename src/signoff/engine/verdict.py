@@ -49,7 +49,7 @@ class Round:
                 continue
             rows = tuple(row for row in state.owed if row.sequence not in origins)
             left = replace(state, owed=rows, handed=None if state.handed is None else state.handed - origins)
-            self.sinks[name] = left if rows or left.handed else replace(state, done=True, error="")
+            self.sinks[name] = left if rows or left.handed else replace(left, done=True, error="")
 
     @property
     def dead(self) -> list[RowOutcome]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from pyroaring import BitMap64
 
+from signoff.engine.lineage import made_from
 from signoff.engine.result import Kind, Result
 from signoff.engine.verdict import BY_POLICY, Round
 from signoff.ledger.outcome import BatchState, RowOutcome, RowRef, SinkState, Wait
@@ -37,6 +38,8 @@ class PatientStep:
     retry: Retry
     sinks: frozenset[str]
     """Those behind it."""
+    behind: frozenset[str] = frozenset()
+    """The steps behind it."""
 
 
 def patient_steps(graph: Graph) -> dict[str, PatientStep]:
@@ -46,16 +49,20 @@ def patient_steps(graph: Graph) -> dict[str, PatientStep]:
         assert isinstance(node.config, TransformConfig)
         retry = getattr(node.config, "retry", None)
         if isinstance(retry, Retry):
-            behind = frozenset(graph.downstream(name) & graph.sinks.keys())
-            found[name] = PatientStep(node.config.on_error, retry, behind)
+            behind = graph.downstream(name)
+            sinks = frozenset(behind & graph.sinks.keys())
+            found[name] = PatientStep(node.config.on_error, retry, sinks, frozenset(behind - sinks))
     return found
 
 
 class Wanted:
-    """The rows each sink was asked for in a round; None: all."""
+    """The rows each sink was asked for in a round; None: all.
 
-    def __init__(self, asked: Mapping[str, SinkState]) -> None:
-        self.sinks = tuple(asked)
+    `way`: of what is made from them only what comes out of one of these steps.
+    """
+
+    def __init__(self, asked: Mapping[str, SinkState], way: frozenset[str] | None = None) -> None:
+        self.sinks, self._way = tuple(asked), way
         self._rows: dict[str, dict[int, list[RowRef]] | None] = {}
         for name, state in asked.items():
             rows: dict[int, list[RowRef]] = defaultdict(list)
@@ -63,14 +70,17 @@ class Wanted:
                 rows[row.sequence].append(row)
             self._rows[name] = None if state.owed is None else rows
 
-    def lacking(self, sink: str, failed: RowRef) -> list[RowRef]:
-        """What the sink wanted of a row, or made from it, or that it was made from."""
+    def lacking(self, sink: str, failed: RowRef, through: frozenset[str] | None = None) -> list[RowRef]:
+        """What the sink wanted of a row, or made from it, or that it was made from.
+
+        `through`: of what was made from it only what came out of one of these steps.
+        """
         rows = self._rows[sink]
         if rows is None:
             return [failed]
         near = rows.get(failed.sequence, ())
-        below = [row for row in near if failed.holds(row)]
-        return below or [failed for row in near if row.holds(failed)]
+        below = [row for row in near if made_from(row.child, failed.child, through)]
+        return below or [failed for row in near if made_from(failed.child, row.child, self._way)]
 
 
 def relevant(
@@ -82,7 +92,7 @@ def relevant(
         step = steps.get(result.name)
         if step is None or result.kind not in (Kind.ERROR, Kind.DROPPED):
             return True
-        row = _row(result)
+        row = row_of(result)
         return row.sequence in open_ones and any(
             sink in step.sinks and wanted.lacking(sink, row) for sink in wanted.sinks
         )
@@ -90,10 +100,33 @@ def relevant(
     return [result for result in results if concerns(result)]
 
 
+def fails_by_itself(result: Result, steps: Mapping[str, PatientStep]) -> bool:
+    """Whether this is said by a step that fails on the same rows each time."""
+    return result.kind == Kind.ERROR and result.name not in steps
+
+
+def on_the_way(step: str, results: Iterable[Result], steps: Mapping[str, PatientStep]) -> list[Result]:
+    """Of a round for rows that wait for a step: without what steps on other ways to the same sinks say.
+
+    If one in front of it fails for now, the rows wait on for the same one: if they waited for the one in
+    front, they would be given again what has come to the sink by other ways behind that.
+    """
+    way = steps[step].behind | {step} if step in steps else steps.keys()
+    found = []
+    for result in results:
+        other = steps.get(result.name)
+        in_front = other is not None and step in other.behind
+        if in_front and result.kind == Kind.WAITS:
+            found.append(replace(result, name=step))
+        elif other is None or in_front or result.name in way:
+            found.append(result)
+    return found
+
+
 def waiting_for(results: Iterable[Result], steps: Mapping[str, PatientStep], sink: str) -> BitMap64:
     """The origins of rows that failed for now before they could come to a sink."""
     return BitMap64(
-        _row(result).sequence
+        row_of(result).sequence
         for result in results
         if result.kind == Kind.WAITS and sink in steps[result.name].sinks
     )
@@ -107,22 +140,24 @@ def add_waits(
     before: Mapping[str, SinkState],
     now: float,
     *,
-    again: bool = False,
+    again: str | None = None,
 ) -> None:
     """Add to a verdict what failed for now, for every sink that wanted rows of it.
 
-    `before`: what waits already. `again`: it was tried now, so that only what failed again waits on.
+    `before`: what waits already. `again`: a step whose rows were tried now: of those only
+    what failed again waits on.
     """
     given_up: dict[tuple[RowRef, str], RowOutcome] = {}
     for wait, failures in _failures(results, wanted, steps).items():
         origins = BitMap64(row.sequence for row in failures)
         sink = verdict.sinks.get(wait.sink)
-        if not again and sink is not None and not sink.done and sink.owed is None:
+        tried = wait.step == again
+        if again is None and sink is not None and not sink.done and sink.owed is None:
             verdict.owed |= origins  # it gets the whole batch again, and the step is run for all of it
             continue
         step, known = steps[wait.step], before.get(str(wait))
         earlier = known if known is not None and not known.done else SinkState(done=False)
-        attempts = earlier.attempts + 1 if again else max(earlier.attempts, 1)
+        attempts = earlier.attempts + 1 if tried else max(earlier.attempts, 1)
         if exhausted(step.retry, attempts):
             for row, reason in failures.values():
                 text = f"gave up after {attempts} attempts: {reason}"
@@ -135,7 +170,7 @@ def add_waits(
             attempts=attempts,
             error=next(reason for _, reason in failures.values()),
             since=earlier.since or now,
-            owed=tuple(sorted({*failures, *(() if again else earlier.owed or ())})),
+            owed=tuple(sorted({*failures, *(() if tried else earlier.owed or ())})),
         )
     verdict.outcomes += given_up.values()
 
@@ -148,10 +183,11 @@ def _failures(
     for result in results:
         if result.kind != Kind.WAITS:
             continue
-        failed = _row(result)
+        failed = row_of(result)
         for sink in wanted.sinks:
             if sink in steps[result.name].sinks:
-                for row in wanted.lacking(sink, failed):
+                through = steps[result.name].behind | {result.name}
+                for row in wanted.lacking(sink, failed, through):
                     found[Wait(sink, result.name)][row] = (failed, result.text or "")
     return found
 
@@ -220,6 +256,6 @@ def rows_alone(batch: BatchRef, waits: Mapping[Wait, SinkState]) -> BatchRef:
     return replace(batch, replay=int(tag, 16))
 
 
-def _row(result: Result) -> RowRef:
+def row_of(result: Result) -> RowRef:
     assert result.sequence is not None
     return RowRef(result.sequence, result.child or "")

@@ -177,10 +177,12 @@ class Ledger:
         ]  # fmt: skip
 
     def delivered(self, source: str, start: int, end: int) -> BitMap64:
-        """Origins of a range of which a row was delivered; all that are folded count as that."""
+        """Origins of a range of which a row was delivered; what is folded counts as that, if nothing else is
+        known of it."""
         with self._store.read() as db:
             known = db.execute("SELECT folded FROM sources WHERE source = ?", (source,)).fetchone()
-            found = from_range(start, min(end, known["folded"] if known else 0))
+            folded = min(end, known["folded"] if known else 0)
+            found = from_range(start, folded) - _undelivered(db, source, start, folded)
             for row in db.execute(
                 'SELECT delivered_set FROM batches WHERE source = ? AND start < ? AND "end" > ?',
                 (source, end, start),
@@ -348,6 +350,16 @@ def _first_open(db: sqlite3.Connection, source: str) -> sqlite3.Row | None:
         (source,),
     ).fetchone()
     return found
+
+
+def _undelivered(db: sqlite3.Connection, source: str, start: int, end: int) -> BitMap64:
+    """Of a folded range, the origins of which it is known that no row was delivered."""
+    found = db.execute(
+        "SELECT sequence FROM exceptions WHERE source = ? AND sequence >= ? AND sequence < ? "
+        "AND resolved = '' AND also_delivered = 0",
+        (source, start, end),
+    )
+    return BitMap64(sequence for (sequence,) in found)
 
 
 def _next(db: sqlite3.Connection, source: str) -> int:

@@ -14,12 +14,14 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from signoff.errors import Discarded, LogError, LogFull, StateError, TransientError
 from signoff.ledger.outcome import OTHERS
@@ -130,17 +132,32 @@ class HandoverSink(Sink):
     def _append(self, batch: BatchRef, parts: Sequence[Path]) -> None:
         log, notes = self._open()
         log.sync()  # of a batch that found no room on the disk the last time
-        known = notes.find(self._name, batch)
-        if known is None or known.last > log.durable_sequence:
-            events = _united(parts)
+        events, place = self._lacking(log, notes, batch, parts)
+        if events.num_rows:
             log.append(events.slice(0, 0))  # whether there is room, before anything is noted
             first = log.next_sequence
             origins = from_numpy(origins_of(events)[1])
-            notes.note(Handed(self._name, batch, first, first + events.num_rows, origins))
+            notes.note(Handed(self._name, place, first, first + events.num_rows, origins))
             log.append(events)
             log.sync()
         for part in parts:
             part.unlink(missing_ok=True)
+
+    def _lacking(
+        self, log: LogWriter, notes: LinkNotes, batch: BatchRef, parts: Sequence[Path]
+    ) -> tuple[pa.RecordBatch, BatchRef]:
+        """The rows that are not in the log yet, and the batch to note them as.
+
+        A batch that is done again after a kill may have more rows than the one that is known: a step that
+        failed for some of them then has not failed now.
+        """
+        events, place = _united(parts), batch
+        while (known := notes.find(self._name, place)) is not None and known.last <= log.durable_sequence:
+            there = LogReader(self._place.log).read(known.first, known.last, ["message_id"])
+            ids = pa.concat_arrays([part.column("message_id") for _, part in there])
+            events = events.filter(pc.invert(pc.is_in(events.column("message_id"), ids)))
+            place = replace(batch, replay=crc32(f"more than {place.replay}".encode()))
+        return events, place
 
     def _open(self) -> tuple[LogWriter, LinkNotes]:
         if self._log is None or self._notes is None:
