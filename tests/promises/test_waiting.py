@@ -218,3 +218,34 @@ def test_an_event_waits_also_behind_a_step_that_keeps_state(inline: Make, tmp_pa
     running.wait_for(lambda: product.account()["in_flight"] == 0)
     assert sorted(row["n"] for row in product.rows()) == [0, 1, 2]
     assert product.account() == books(delivered=3, dropped=1)
+
+
+@pytest.mark.case(5)
+def test_what_has_waited_for_a_step_and_fails_at_a_later_one_is_a_dead_letter(
+    inline: Make, tmp_path: Path
+) -> None:
+    needs = tmp_path / "needed"
+    product = inline(
+        sources={"incoming": FILES},
+        transforms={
+            "parsed": PARSE,
+            "step": WAITING,
+            "sorted": {
+                "type": "route",
+                "input": "step",
+                "routes": {"small": "n < 5"},
+                "no_match": "dead_letter",
+            },
+        },
+        sinks={"out": {**OUT, "input": "sorted.small"}},
+    )
+    product.put("a.jsonl", [{"n": 1, "needs": str(needs)}, {"n": 7, "needs": str(needs)}, {"n": 8}])
+    running = product.start()
+    running.wait_for(lambda: len(calls(needs)) >= 2)
+    needs.touch()
+    running.wait_for(lambda: product.account() == books(delivered=1, dead_lettered=2))
+    assert ids(product) == ["incoming/0"]
+    assert {(one["event_id"], one["stage"]) for one in product.dead_letters()} == {
+        ("incoming/1", "sorted"),
+        ("incoming/2", "sorted"),
+    }
