@@ -11,7 +11,7 @@ from signoff.pipeline.model import BufferSettings, Settings, SinkConfig, SourceC
 from signoff.sinks.pipeline import PipelineSinkConfig
 
 
-def test_no_event_waits_for_another_pipeline_beside_an_authoritative_sink_with_a_buffer(
+def test_events_wait_for_another_pipeline_also_beside_an_authoritative_sink(
     tmp_path: Path,
 ) -> None:
     table = SinkConfig(type="toy", authoritative=True, buffer=BufferSettings())
@@ -23,4 +23,4 @@ def test_no_event_waits_for_another_pipeline_beside_an_authoritative_sink_with_a
     front = divide(Graph(Settings(name="tested"), "tested.yaml", tmp_path, nodes)).front
     configs = {name: node.config for name, node in front.sinks.items()}
     awaited = {name: c.awaited_by for name, c in configs.items() if isinstance(c, HandoverConfig)}
-    assert awaited == {"table": {"incoming"}, "other": set()}
+    assert awaited == {"table": {"incoming"}, "other": {"incoming"}}, "what it refuses must have a hearer"

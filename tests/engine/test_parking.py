@@ -58,6 +58,9 @@ class Runner:
     def tidy(self, unfinished: list[BatchRef]) -> None:
         pass
 
+    def see_patience(self, known: BatchState) -> None:
+        """There is no other pipeline."""
+
     def waits_elsewhere(self, known: BatchState) -> bool:
         return not self.owing(known) and any(state.handed for state in known.sinks.values())
 

@@ -74,6 +74,12 @@ def test_an_answer_for_an_expired_event_is_ignored_and_counted(ledger: Ledger) -
     assert ledger.books("incoming").ignored == 1
 
 
+def test_a_new_sink_gets_what_another_one_that_is_still_there_has_handed_on(ledger: Ledger) -> None:
+    attempt(ledger, 0, 4, owed=range(4), sinks={"table": handed(0, 1, 2, 3)})
+    known = ledger.open_batch("incoming", 0, 4, ["table", "other"])
+    assert known.sinks["other"].owed is None, "all of it"
+
+
 def test_a_new_sink_does_not_get_what_an_old_one_has_handed_on(ledger: Ledger) -> None:
     attempt(ledger, 0, 4, owed=[0, 1], sinks={"table": handed(0)})
     known = ledger.open_batch("incoming", 0, 4, ["renamed"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from pathlib import Path
 
@@ -135,6 +136,24 @@ def test_a_full_link_holds_back_or_drops_as_it_is_told(place: LinkPlace) -> None
         hand_on(drops, BatchRef("incoming", start, start + 1), range(start, start + 1))
     assert LogReader(place.log).head() == held == start
     drops.release()
+
+
+def test_nothing_is_left_of_tries_that_came_to_nothing(place: LinkPlace) -> None:
+    sink = sink_at(place)
+    for start in range(0, 30_000, 9000):
+        batch = BatchRef("incoming", start, start + 9000)
+        for _ in range(3):
+            with contextlib.suppress(TransientError):
+                hand_on(sink, batch, range(start, start + 9000))
+    assert not list(place.parts.iterdir())
+    sink.release()
+
+
+def test_rows_of_tasks_that_shuffled_them_are_appended_in_the_order_of_the_events(place: LinkPlace) -> None:
+    sink = sink_at(place)
+    hand_on(sink, FIRST, range(0, 10, 2), range(1, 10, 2))
+    assert ids(place) == [f"incoming/{n}" for n in range(10)]
+    sink.release()
 
 
 def test_events_that_found_no_room_on_the_disk_are_appended_once_there_is_some(

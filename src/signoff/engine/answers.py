@@ -8,31 +8,32 @@ All of it may be repeated: an answer that is known already changes nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 from pyroaring import BitMap64
 
-from signoff.engine.division import all_joints, handover
+from signoff.engine.division import all_joints, buffer_place, buffers_on_disk, handover
 from signoff.engine.letters import to_store
 from signoff.engine.query import SourceQuery
 from signoff.engine.verdict import BY_POLICY
 from signoff.errors import SignoffError
 from signoff.ledger.batches import Answer
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.outcome import OTHERS, EventId, Outcome, RowOutcome, RowRef
+from signoff.ledger.outcome import BUFFER, OTHERS, BatchState, EventId, Outcome, RowOutcome, RowRef, Wait
 from signoff.ledger.sequences import from_numpy, from_range
 from signoff.link.handover import HandoverConfig, Numbers, origins_of
 from signoff.link.notes import Handed, LinkNotes
 from signoff.log import LogReader, trim
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.secrets import redact
-from signoff.sinks.contract import BatchRef
 
 logger = logging.getLogger(__name__)
 
 _NOTHING = 2**62
+_LOOK_AGAIN_S = 1.0
 _ENDED = frozenset({Outcome.DEAD_LETTERED, Outcome.REFUSED, Outcome.DROPPED})
 
 
@@ -97,6 +98,10 @@ def build_bearers(
         bearer = Bearer(config, ledger, notes, LedgerAnswers(ledger, joint.source), queries, outside=False)
         queries[joint.source].needed_elsewhere.append(bearer.needed_from)
         bearers.append(bearer)
+    in_use = {joint.name for _, joint in all_joints(graph)}
+    bearers += [
+        left_behind(graph, name, ledger, queries) for name in buffers_on_disk(graph) if name not in in_use
+    ]
     for part in parts:
         for name, node in part.sinks.items():
             link = node.config
@@ -105,6 +110,14 @@ def build_bearers(
                 answers = PipelineAnswers(notes, name, BY_POLICY[link.on_failure])
                 bearers.append(Bearer(link, ledger, notes, answers, queries, outside=True))
     return bearers
+
+
+def left_behind(graph: Graph, name: str, ledger: Ledger, queries: Mapping[str, SourceQuery]) -> Bearer:
+    """For a buffer that is in the pipeline no more: what is settled in it may not have been told."""
+    place = buffer_place(graph, name + BUFFER)
+    config = HandoverConfig(place=place, sink=name, max_bytes=1, when_full="block", awaited_by=frozenset())
+    answers = LedgerAnswers(ledger, name + BUFFER)
+    return Bearer(config, ledger, LinkNotes(place.database), answers, queries, outside=False)
 
 
 class Bearer:
@@ -127,12 +140,15 @@ class Bearer:
         """How many rows were settled when their batch was last told."""
         self._seen: tuple[int, int] | None = None
         self._trouble = ""
+        self._again_at = float("inf")
+        """When to look again although nobody has written."""
 
     def tend(self) -> None:
         """Bring what is new; cheap when nobody has written. What cannot be brought now is tried again."""
         version = (self._ledger.version(), self._notes.version())
-        if version == self._seen:
+        if version == self._seen and time.monotonic() < self._again_at:
             return
+        self._again_at = float("inf")
         try:
             settled, whole = self._answers.settled(), True
             for parts in self._by_batch():
@@ -175,31 +191,52 @@ class Bearer:
         key = (sink, batch.source, batch.start, len(parts))
         if self._brought.get(key) == number:
             return True
-        answer = self._together([self._answer(part, settled) for part in parts])
-        query = self._queries.get(batch.source)
-        if query is not None and self._outside:
-            query.runner.letters.store(self._to_store(batch, answer), query.shared.control)
-        state = self._ledger.release(batch.source, batch.start, batch.end, sink, answer)
+        known = self._ledger.batch(batch.source, batch.start, batch.end)
         whole = number == sum(part.last - part.first for part in parts)
-        if state is None and not (batch.replay and whole):
+        if known is None:  # of a replayed letter: nobody waits, it is kept to be recognised if it comes again
+            if whole:
+                self._forget(parts)
+            return True
+        query = self._queries.get(batch.source)
+        at_once = query is not None and query.runner.fail_fast
+        answer = self._together([self._answer(part, settled) for part in parts], at_once)
+        if query is not None and self._outside:
+            self._store_letters(query, known, sink, answer)
+        state = self._ledger.release(batch.source, batch.start, batch.end, sink, answer)
+        if state is None:
             return False  # the batch is in the log, but the ledger does not know it yet
         self._brought[key] = number
         if query is not None:
             query.look_again(batch.start)
-        if state is None or not state.handed:
-            self._brought.pop(key)
-            for part in parts:
-                self._notes.forget(part)
+        if state.handed:
+            return True
+        self._brought.pop(key)
+        if any(part.batch.replay for part in parts) and not known.settled and self._waits(known, sink):
+            # Rows that waited for a step are in the log; whether the ledger knows it already is not known.
+            self._again_at = min(self._again_at, time.monotonic() + _LOOK_AGAIN_S)
+        else:
+            self._forget(parts)
         return True
 
-    def _to_store(self, batch: BatchRef, answer: Answer) -> list[RowOutcome]:
-        """The dead letters of events that are not settled: the log may not have the others any more."""
-        known = self._ledger.batch(batch.source, batch.start, batch.end)
+    @staticmethod
+    def _waits(known: BatchState, sink: str) -> bool:
+        """Whether rows of a batch wait for a step before the sink can get them, as far as is recorded."""
+        waits = ((Wait.parse(name), state) for name, state in known.sinks.items())
+        return any(wait is not None and wait.sink == sink and state.to_ask for wait, state in waits)
+
+    def _forget(self, parts: Iterable[Handed]) -> None:
+        for part in parts:
+            self._notes.forget(part)
+
+    def _store_letters(self, query: SourceQuery, known: BatchState, sink: str, answer: Answer) -> None:
+        """What another pipeline refused is stored before its event is settled; once, while it is owed."""
+        handed = known.sinks[sink].handed if sink in known.sinks else None
         dead = [outcome for outcome in answer.outcomes if outcome.outcome == Outcome.DEAD_LETTERED]
-        return to_store(dead, BitMap64() if known is None else known.owed)
+        dead = to_store(dead, known.owed & (handed or BitMap64()))
+        query.runner.letters.store(dead, query.shared.control)
 
     @staticmethod
-    def _together(answers: Sequence[Answer]) -> Answer:
+    def _together(answers: Sequence[Answer], at_once: bool) -> Answer:
         """Of an event with rows in several parts nothing is said before the last of them is settled."""
         still = BitMap64.union(BitMap64(), *(answer.still for answer in answers))
         return Answer(
@@ -207,6 +244,7 @@ class Bearer:
             still,
             BitMap64.union(BitMap64(), *(answer.delivered for answer in answers)),
             [one for answer in answers for one in answer.outcomes if one.row.sequence not in still],
+            at_once,
         )
 
     def _answer(self, handed: Handed, settled: BitMap64) -> Answer:
@@ -215,12 +253,13 @@ class Bearer:
         if not settled & rows:
             return Answer(asked, asked, BitMap64())
         delivered = self._answers.delivered(first, last) & settled
-        if rows == delivered & rows:
+        outcomes = self._outcomes(handed)
+        if not outcomes and rows == delivered & rows:
             return Answer(asked, BitMap64(), asked)
         numbers, origins = self._origins(first, last)
         still = from_numpy(origins[~_among(numbers, settled & rows)])
         taken = from_numpy(origins[_among(numbers, delivered & rows)])
-        return Answer(asked, still, taken, self._outcomes(handed))
+        return Answer(asked, still, taken, outcomes)
 
     def _origins(self, first: int, last: int) -> tuple[Numbers, Numbers]:
         """For each event that rows of a range were made from: the number of the row, and its own."""

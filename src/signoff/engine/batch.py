@@ -62,6 +62,7 @@ from signoff.errors import Discarded, SinkError
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BatchState, Outcome, SinkState, Wait
 from signoff.ledger.sequences import from_bytes
+from signoff.link.handover import HandoverConfig
 from signoff.log import LogReader, excluded
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import OnFailure, Retry, SinkConfig
@@ -219,6 +220,16 @@ class BatchRunner:
         """Nobody is to be asked: all that is not settled was handed on, and is settled there."""
         return not self.owing(known) and any(state.handed for state in known.sinks.values())
 
+    def see_patience(self, known: BatchState) -> None:
+        """Raises GaveUp when another pipeline has not answered within the time a run that is to end has."""
+        patience = self.control.patience_s
+        for name, state in known.sinks.items():
+            config = self.sinks[name].config if name in self.sinks else None
+            if patience is None or not isinstance(config, HandoverConfig) or not config.outside:
+                continue
+            if state.handed and state.since is not None and time.time() - state.since > patience:
+                raise GaveUp(f'the pipeline behind sink "{name}" has not answered for {patience:.0f} s')
+
     def _due_sinks(self, known: BatchState, due: Mapping[str, float]) -> dict[str, SinkState]:
         """The sinks to ask now; waits when all that still owe have been asked a moment ago."""
         owing = self.owing(known)
@@ -247,6 +258,7 @@ class BatchRunner:
         self, batch: BatchRef, plan: Plan | None, known: BatchState, asked: Mapping[str, SinkState]
     ) -> BatchState:
         """One pass for sinks that owe."""
+        asked = {n: only_open(state, known.owed) if state.owed else state for n, state in asked.items()}
         # What a step fails on is said once, with the first pass; and again if a sink has come into the
         # pipeline since, whose steps may be new.
         untried = not known.delivered and not any(_is_tried(state) for state in known.sinks.values())
@@ -350,6 +362,7 @@ class BatchRunner:
             owed=verdict.owed,
             rows=verdict.rows,
             filtered=filtered,
+            at_once=self.fail_fast,
         )
         # They count for the round they were written in; later ones would count their rows again.
         remove_receipts(receipts_directory(self.state, batch))

@@ -7,12 +7,10 @@ from typing import Any
 
 from pyroaring import BitMap64
 
-from signoff.engine.answers import Bearer, LedgerAnswers
+from signoff.engine.answers import left_behind
 from signoff.engine.division import Joint, all_joints, buffer_place, buffers_on_disk
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BUFFER, Account
-from signoff.link.handover import HandoverConfig
-from signoff.link.notes import LinkNotes
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
 
@@ -76,12 +74,7 @@ def give_up(graph: Graph, ledger: Ledger, name: str) -> int:
     start, end = ledger.books(source).next, LogReader(place.log).head()
     if start < end:
         _drop(ledger, source, start, end)
-    config = HandoverConfig(
-        place=place, sink=name, max_bytes=1, when_full="block", awaited_by=frozenset(), input=None
-    )
-    bearer = Bearer(
-        config, ledger, LinkNotes(place.database), LedgerAnswers(ledger, source), {}, outside=False
-    )
+    bearer = left_behind(graph, name, ledger, {})
     bearer.tend()
     bearer.close()
     return dropped

@@ -321,7 +321,7 @@ class _Server:
         return down
 
     def _hand_over(self, writer: Writer, rows: _Rows) -> tuple[bool, list[int]]:
-        """Whether the sink seems to be down, and the rows it may take later."""
+        """Whether the sink seems to be down, and the rows it is asked for again."""
         done = deliver(writer, rows.table, self.task.retry, attempts_before=self.task.attempts)
         taken = np.flatnonzero(done.taken)
         if len(taken):
@@ -336,7 +336,8 @@ class _Server:
         self._attempts = max(self._attempts, done.attempts)
         # One row that fails says nothing of the others; none taken at all says the sink is down. After
         # the last try there is no next round to leave them to: they get their own tries now.
-        return not len(taken) and not done.refused and not done.exhausted, list(done.left)
+        down = not len(taken) and not done.refused and not done.exhausted
+        return down, [] if done.exhausted else list(done.left)
 
     def _close(self, writer: Writer) -> None:
         if self.task.sink.atomic and self._left:

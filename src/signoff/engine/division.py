@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from signoff.errors import PipelineError
+from signoff.errors import PipelineError, Problem
 from signoff.ledger.outcome import BUFFER
 from signoff.link.handover import HandoverConfig, LinkPlace
 from signoff.pipeline.graph import Graph, Node, Port
@@ -55,6 +55,11 @@ class Joint:
     def source(self) -> str:
         """The source that its rows come from."""
         return self.name + BUFFER
+
+    @property
+    def best_effort(self) -> bool:
+        """Nobody waits for what is in it, not even a run that is to end."""
+        return isinstance(self.node.config, SinkConfig) and self.node.config.best_effort
 
     def behind(self, graph: Graph, columns: str = "") -> Graph:
         """The part behind, for rows with these columns."""
@@ -97,6 +102,9 @@ def divide(graph: Graph, behind: Joint | None = None) -> Division:
         for name in front.sinks
         if name in graph.sinks and name != own and (joint := joint_of(front, name))
     ]
+    waiting = [joint.node for joint in joints if joint.awaited_by]
+    if behind is not None and behind.node.kind == "transform" and waiting:
+        raise PipelineError([_nested(waiting[0], behind)])
     known = {joint.name for joint in joints}
     joints += [
         Joint(graph.sinks[name], name, BufferSettings(), frozenset(), in_use=False)
@@ -115,6 +123,15 @@ def divide(graph: Graph, behind: Joint | None = None) -> Division:
                 joint.node, kind="sink", config=handover(graph, joint), inputs=inputs
             )
     return Division(graph, replace(graph, nodes=nodes | ways_out), tuple(joints))
+
+
+def _nested(node: Node, behind: Joint) -> Problem:
+    return node.problem(
+        "nested-buffer",
+        f'has a buffer that events wait for, behind "{behind.name}", which unites those of several sources',
+        at="buffer",
+        hint="use buffer: {acknowledgements: true}, no buffer, or a pipeline of its own behind it",
+    )
 
 
 def all_joints(graph: Graph) -> list[tuple[Graph, Joint]]:
@@ -208,7 +225,7 @@ def _way_out(graph: Graph, node: Node, config: PipelineSinkConfig) -> HandoverCo
         sink=node.name,
         max_bytes=config.max_bytes,
         when_full="block",
-        awaited_by=frozenset(graph.upstream_sources(node.name) - _settled_by_others(graph, node.name)),
+        awaited_by=frozenset(graph.upstream_sources(node.name)),  # what it refuses is for somebody to hear
         retry=_RETRY,
         on_failure=config.on_failure,
         outside=True,

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from signoff.engine.answers import build_bearers
 from signoff.engine.buffers import read_buffers
 from signoff.engine.control import Control, GaveUp
+from signoff.engine.division import all_joints
 from signoff.engine.parts import build_parts
 from signoff.engine.query import Shared, SourceQuery
 from signoff.engine.ranges import RangeQuery
@@ -73,6 +74,7 @@ class Engine:
         self.sinks = {name: entry for part in reversed(parts) for name, entry in part.sinks.items()}
         self._entries = [(name, entry) for part in parts for name, entry in part.sinks.items()]
         self.queries = {name: _query(part, name) for part in parts for name in part.graph.sources}
+        self._best_effort = {joint.source for _, joint in all_joints(graph) if joint.best_effort}
         self.bearers = build_bearers(graph, [part.graph for part in parts], self.ledger, self.queries)
         self.replayer = Replayer(parts)
         self._restart_at: dict[str, tuple[float, float]] = {}
@@ -111,6 +113,8 @@ class Engine:
                     self.status.report(state, self._settled(), self._held())
         finally:
             self._stop()
+            for bearer in self.bearers:
+                bearer.tend()  # what the last passes have settled
         return None
 
     def close(self) -> None:
@@ -126,7 +130,8 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Everything in the logs is settled."""
-        return all(query.idle for query in self.queries.values())
+        given_up = {name for name in self._best_effort if self.queries[name].ended is not None}
+        return all(query.idle for name, query in self.queries.items() if name not in given_up)
 
     def _settled(self) -> dict[str, int]:
         return {name: self.ledger.books(name).settled for name in self.queries}
@@ -160,8 +165,8 @@ class Engine:
                     return (
                         f'the query of "{name}" fails again and again; see {self.graph.state / "spark.log"}'
                     )
-        for query in self.queries.values():
-            if isinstance(query.ended, GaveUp):
+        for name, query in self.queries.items():
+            if isinstance(query.ended, GaveUp) and name not in self._best_effort:
                 return str(query.ended)
         return None
 

@@ -137,7 +137,10 @@ class Parking:
                 self._changed.wait(self._pause_s())
                 # A round that ended as the answer came may have put what it knew in the answer's place.
                 waiting = (each for each in self._parked.values() if self._runner.waits_elsewhere(each.known))
-                self._refresh(list(islice(waiting, _FEW)))
+                looked_at = list(islice(waiting, _FEW))
+                self._refresh(looked_at)
+                for each in looked_at:
+                    self._runner.see_patience(each.known)
                 return
         parked, names = found
         parked.known = self._runner.open(parked.batch)  # something may have expired meanwhile

@@ -46,9 +46,10 @@ class StreamQuery(SourceQuery):
             except (Interrupted, GaveUp) as ended:
                 self.ended = ended
                 return
-            self.checkpoint.begin(self.shared.ledger.needed_from(self.source))
+            # Not from where the log is needed: batches may be open whose rows were handed on.
+            self.checkpoint.begin(self.shared.ledger.books(self.source).next)
         first = self.checkpoint.first
-        self._first = self.shared.ledger.needed_from(self.source) if first is None else first
+        self._first = self.shared.ledger.books(self.source).next if first is None else first
         stream = (
             self.spark.readStream.format("signoff")
             .options(

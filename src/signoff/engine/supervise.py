@@ -69,7 +69,7 @@ class Run:
         """Every process has ended; what is settled now is the result."""
         self.ledger: Ledger | None = None
         self._file = file
-        self._buffers = [joint.source for _, joint in all_joints(graph)]
+        self._buffers = [joint.source for _, joint in all_joints(graph) if not joint.best_effort]
         self._intakes: dict[str, Child] = {}
         self._engine = engine or Child("the engine", "signoff.engine", self._engine_job())
 

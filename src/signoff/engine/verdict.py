@@ -129,9 +129,10 @@ def judge(
         try:
             _judge_sink(verdict, name, config, before, answer, commit, name in atomic, now, link)
         except Discarded as reason:
+            refused = BY_POLICY[config.on_failure]
+            verdict.outcomes += [RowOutcome(row, name, refused, why) for row, why in answer.refused]
             verdict.outcomes += [
-                RowOutcome(RowRef(int(sequence)), name, Outcome.DROPPED, str(reason))
-                for sequence in answer.signed
+                RowOutcome(row, name, Outcome.DROPPED, str(reason)) for row in answer.signed_rows()
             ]
             verdict.sinks[name] = SinkState(done=True, attempts=before.attempts + 1, error=str(reason))
     return verdict

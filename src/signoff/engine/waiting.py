@@ -215,9 +215,8 @@ def _together(own: SinkState, more: SinkState) -> SinkState:
     if own.owed is None:
         return own
     rows = tuple(sorted({*own.owed, *(more.owed or ())}))
-    handed = own.handed if more.handed is None else more.handed | (own.handed or BitMap64())
     attempts = max(own.attempts, more.attempts)
-    return SinkState(False, attempts, more.error, own.since or more.since, rows, handed)
+    return SinkState(False, attempts, more.error, own.since or more.since, rows, more.handed)
 
 
 def only_open(state: SinkState, open_ones: BitMap64) -> SinkState:

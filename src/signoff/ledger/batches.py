@@ -48,6 +48,7 @@ class Attempt:
     owed: BitMap64
     rows: Mapping[str, int]
     filtered: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    at_once: bool = False
 
 
 def state(db: sqlite3.Connection, source: str, start: int, end: int) -> BatchState | None:
@@ -96,9 +97,9 @@ def _with_new_sinks(db: sqlite3.Connection, known: BatchState, sinks: Sequence[s
     if known.settled or not new:
         return known
     ref = known.ref
-    # What an old one has handed on is on its way, under whatever name.
-    handed = BitMap64.union(BitMap64(), *(state.handed for state in known.sinks.values() if state.handed))
-    owed = known.owed - handed
+    # What one that is gone has handed on is on its way, under whatever name.
+    gone = [old for name, old in known.sinks.items() if name not in sinks]
+    owed = known.owed - BitMap64.union(BitMap64(), *(old.handed for old in gone if old.handed))
     all_owed = len(owed) == ref.end - ref.start
     rows = None if all_owed else tuple(map(RowRef, owed))
     save_sinks(db, ref.source, ref.start, {sink: SinkState(done=False, owed=rows) for sink in new})
@@ -123,9 +124,14 @@ def record(db: sqlite3.Connection, source: str, start: int, end: int, attempt: A
         return
     departures.count(db, source, start, end, accepted, attempt.filtered)
     _save_outcomes(db, source, start, end, accepted)
-    _settle(db, row, attempt.delivered, before & attempt.owed, now)
-    save_sinks(db, source, start, attempt.sinks)
-    for sink, sink_state in attempt.sinks.items():
+    known = load_sinks(db, source, start)
+    sinks = {name: _with_handed(new, known.get(name)) for name, new in attempt.sinks.items()}
+    after = before & (attempt.owed | _all_handed({**known, **sinks}))
+    if attempt.at_once:
+        after -= BitMap64(o.row.sequence for o in accepted if o.outcome == Outcome.REFUSED)
+    _settle(db, row, attempt.delivered, after, now)
+    save_sinks(db, source, start, sinks)
+    for sink, sink_state in sinks.items():
         if Wait.parse(sink) is not None:
             continue  # a step fails, not a sink
         since = None if sink_state.done or not sink_state.error else (sink_state.since or now)
@@ -134,6 +140,19 @@ def record(db: sqlite3.Connection, source: str, start: int, end: int, attempt: A
             db.execute("UPDATE sinks SET since = NULL WHERE sink = ? AND source = ''", (sink,))
     for sink in attempt.rows.keys() - attempt.sinks.keys():
         note_sink(db, sink, source, attempt.rows[sink], "", None)
+
+
+def _with_handed(new: SinkState, known: SinkState | None) -> SinkState:
+    """With what was handed on before, and is not answered: an attempt knows only what it handed on itself."""
+    if known is None or not known.handed:
+        return new
+    return replace(
+        new, done=False, owed=() if new.done else new.owed, handed=known.handed | (new.handed or BitMap64())
+    )
+
+
+def _all_handed(sinks: Mapping[str, SinkState]) -> BitMap64:
+    return BitMap64.union(BitMap64(), *(sink.handed for sink in sinks.values() if sink.handed))
 
 
 def _settle(
@@ -160,6 +179,8 @@ class Answer:
     still: BitMap64
     delivered: BitMap64
     outcomes: Sequence[RowOutcome] = ()
+    at_once: bool = False
+    """A refusal settles its event, whoever else owes it."""
 
 
 def release(
@@ -171,21 +192,23 @@ def release(
     sinks = load_sinks(db, source, start)
     known = sinks.get(sink)
     if known is None or known.handed is None:
-        settled = not from_bytes(row["owed"])  # it expired while it was handed on: nobody waits for it
-        return SinkState(done=True) if settled or (known is not None and known.done) else None
+        over = not row["owed_count"] or (known is not None and known.done)
+        return SinkState(done=True) if over else None
     gone = (known.handed & answer.asked) - answer.still
     if not gone:
         return known
     before = from_bytes(row["owed"])
     late = sum(o.row.sequence in gone and o.row.sequence not in before for o in answer.outcomes)
     _count_ignored(db, source, late + len((answer.delivered & gone) - before))
-    _save_outcomes(
-        db, source, start, end, [o for o in answer.outcomes if o.row.sequence in gone & before], tried=False
-    )
+    accepted = [o for o in answer.outcomes if o.row.sequence in gone & before]
+    _save_outcomes(db, source, start, end, accepted, tried=False)
     left = known.handed - gone
     sinks[sink] = replace(known, done=not left and not known.to_ask, handed=left)
     owed = [each.owes(before) for each in sinks.values()]
-    _settle(db, row, answer.delivered & gone, before & BitMap64.union(BitMap64(), *owed), now)
+    after = before & (BitMap64.union(BitMap64(), *owed) | _all_handed(sinks))
+    if answer.at_once:
+        after -= BitMap64(o.row.sequence for o in accepted if o.outcome == Outcome.REFUSED)
+    _settle(db, row, answer.delivered & gone, after, now)
     save_sinks(db, source, start, {sink: sinks[sink]})
     return sinks[sink]
 
@@ -259,8 +282,7 @@ def _check(attempt: Attempt, before: BitMap64, start: int, end: int) -> None:
         raise ValueError(f"[{start}, {end}) does not hold {describe(named - from_range(start, end))}")
     if wrong := {outcome.outcome for outcome in attempt.outcomes} - _REPORTABLE:
         raise ValueError(f"not reported by row: {', '.join(sorted(wrong))}")
-    handed = [sink.handed for sink in attempt.sinks.values() if sink.handed]
-    unfinished = BitMap64.union(BitMap64(_waiting(attempt)), *handed) & before
+    unfinished = BitMap64(_waiting(attempt)) & before
     if early := unfinished - attempt.owed:
         raise ValueError(f"called settled while a row of theirs is to be tried again: {describe(early)}")
 

@@ -133,16 +133,21 @@ class Ledger:
         owed: BitMap64,
         rows: Mapping[str, int] | None = None,
         filtered: Mapping[str, tuple[int, str]] | None = None,
+        at_once: bool = False,
     ) -> BatchState:
         """Record one attempt at a batch. May be repeated; dead letters must be stored before.
 
         `delivered`: origins of which this attempt delivered a row. `outcomes`: the exceptions.
         `owed`: origins that are not settled after it; all others are. `rows`: rows each sink took in
         this attempt. An origin in none of the sets was dropped. `filtered`: by stage how many rows it left
-        out, and in a word why; added to the totals, so it is told with the first attempt only.
+        out, and in a word why; added to the totals, so it is told with the first attempt only. `at_once`: a
+        refusal settles its event.
+
+        What a sink has handed on (`SinkState.handed`) is added to what it had handed on before, and stays
+        owed until it is answered (`release`), whatever `owed` says.
         """
         with self._store.write() as db:
-            attempt = batches.Attempt(delivered, outcomes, sinks, owed, rows or {}, filtered or {})
+            attempt = batches.Attempt(delivered, outcomes, sinks, owed, rows or {}, filtered or {}, at_once)
             batches.record(db, source, start, end, attempt, self._now())
             folding.fold(db, source, self._keep)
             state = batches.state(db, source, start, end)
@@ -163,11 +168,11 @@ class Ledger:
             return batches.release(db, source, start, end, sink, answer, self._now())
 
     def exceptions(self, source: str, start: int, end: int) -> list[RowOutcome]:
-        """What was recorded of single rows in a range, but expiries."""
+        """What was recorded of single rows in a range and stands, but expiries."""
         with self._store.read() as db:
             found = db.execute(
                 "SELECT * FROM exceptions "
-                "WHERE source = ? AND sequence >= ? AND sequence < ? AND stage != ''",
+                "WHERE source = ? AND sequence >= ? AND sequence < ? AND stage != '' AND resolved = ''",
                 (source, start, end),
             ).fetchall()
         return [

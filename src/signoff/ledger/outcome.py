@@ -145,11 +145,10 @@ class SinkState:
         return not self.done and self.owed != ()
 
     def owes(self, whole: BitMap64) -> BitMap64:
-        """The origins of which it is still to say something, of a batch of which `whole` is not settled."""
+        """The origins it is still to be given rows of, of a batch of which `whole` is not settled."""
         if self.done:
             return BitMap64()
-        rows = whole if self.owed is None else BitMap64(row.sequence for row in self.owed)
-        return rows if self.handed is None else rows | self.handed
+        return whole if self.owed is None else BitMap64(row.sequence for row in self.owed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,20 @@ def ranges(numbers: BitMap64) -> Iterator[tuple[int, int]]:
     yield from zip(starts.tolist(), ends.tolist(), strict=True)
 
 
+def runs(numbers: BitMap64) -> Iterator[tuple[int, int]]:
+    """As `ranges`, for sets of few runs, however long: nothing is made of their single numbers."""
+    begin = numbers.min() if numbers else None
+    while begin is not None:
+        end = begin + 1
+        while end in numbers:  # doubling, then the exact end
+            step = 1
+            while numbers.contains_range(end, end + step * 2):
+                step *= 2
+            end += step
+        yield int(begin), int(end)
+        begin = next(iter(numbers.iter_equal_or_larger(end)), None)
+
+
 def describe(numbers: Iterable[int], limit: int = 5) -> str:
     """A short text for people: `3, 7–9, 12 and 40 more`."""
     chosen = numbers if isinstance(numbers, BitMap64) else BitMap64(numbers)

@@ -14,10 +14,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -98,11 +97,11 @@ class HandoverSink(Sink):
 
     def prepare(self) -> None:
         with self._lock:
-            self._place.parts.mkdir(parents=True, exist_ok=True)
-            for left in self._place.parts.iterdir():  # of tasks of an earlier run, whose batch is done again
-                left.unlink(missing_ok=True)
             try:
+                self._place.parts.mkdir(parents=True, exist_ok=True)
                 self._open()
+                for left in self._place.parts.iterdir():  # of an earlier run, whose batches are done again
+                    left.unlink(missing_ok=True)
             except (LogError, StateError, OSError) as error:
                 raise TransientError(str(error)) from error
 
@@ -121,43 +120,41 @@ class HandoverSink(Sink):
     def commit(self, batch: BatchRef, parts: Sequence[bytes]) -> None:
         with self._lock:
             try:
-                self._append(batch, [self._place.parts / part.decode() for part in parts])
+                self._append(batch, _united([self._place.parts / part.decode() for part in parts]))
             except LogFull as error:
                 if self._when_full == "drop_newest" and "[log-full]" in str(error):
                     raise Discarded(f"the buffer is full ({self._settings.max_bytes} bytes)") from error
                 raise TransientError(str(error)) from error
             except (LogError, StateError, OSError) as error:
                 raise TransientError(str(error)) from error
+            finally:
+                # Also those of tries that came to nothing: each writes its own.
+                for part in self._place.parts.glob(f"{batch.key}.*"):
+                    part.unlink(missing_ok=True)
 
-    def _append(self, batch: BatchRef, parts: Sequence[Path]) -> None:
+    def _append(self, batch: BatchRef, events: pa.Table) -> None:
         log, notes = self._open()
         log.sync()  # of a batch that found no room on the disk the last time
-        events, place = self._lacking(log, notes, batch, parts)
-        if events.num_rows:
-            log.append(events.slice(0, 0))  # whether there is room, before anything is noted
-            first = log.next_sequence
-            origins = from_numpy(origins_of(events)[1])
-            notes.note(Handed(self._name, place, first, first + events.num_rows, origins))
-            log.append(events)
-            log.sync()
-        for part in parts:
-            part.unlink(missing_ok=True)
+        for known in notes.find(batch):
+            if known.last <= log.durable_sequence:
+                events = self._without(known, events)
+                if known.sink != self._name:
+                    notes.rename(known, self._name)
+        if not events.num_rows:
+            return
+        log.append_all([])  # whether there is room, before anything is noted
+        first = log.next_sequence
+        pieces = events.to_batches()
+        origins = from_numpy(np.concatenate([origins_of(piece)[1] for piece in pieces]))
+        notes.note(Handed(self._name, batch, first, first + events.num_rows, origins))
+        log.append_all(pieces)
+        log.sync()
 
-    def _lacking(
-        self, log: LogWriter, notes: LinkNotes, batch: BatchRef, parts: Sequence[Path]
-    ) -> tuple[pa.RecordBatch, BatchRef]:
-        """The rows that are not in the log yet, and the batch to note them as.
-
-        A batch that is done again after a kill may have more rows than the one that is known: a step that
-        failed for some of them then has not failed now.
-        """
-        events, place = _united(parts), batch
-        while (known := notes.find(self._name, place)) is not None and known.last <= log.durable_sequence:
-            there = LogReader(self._place.log).read(known.first, known.last, ["message_id"])
-            ids = pa.concat_arrays([part.column("message_id") for _, part in there])
-            events = events.filter(pc.invert(pc.is_in(events.column("message_id"), ids)))
-            place = replace(batch, replay=crc32(f"more than {place.replay}".encode()))
-        return events, place
+    def _without(self, known: Handed, events: pa.Table) -> pa.Table:
+        """The rows that are not in the log already: a batch that comes again may have others."""
+        found = LogReader(self._place.log).read(known.first, known.last, ["message_id"])
+        there = pa.chunked_array([there.column("message_id") for _, there in found], pa.string())
+        return events.filter(pc.invert(pc.is_in(events.column("message_id"), there.combine_chunks())))
 
     def _open(self) -> tuple[LogWriter, LinkNotes]:
         if self._log is None or self._notes is None:
@@ -259,11 +256,14 @@ def origins_of(events: pa.RecordBatch) -> tuple[Numbers, Numbers]:
     return np.concatenate([places, further[:, 0]]), np.concatenate([first, further[:, 1]])
 
 
-def _united(parts: Sequence[Path]) -> pa.RecordBatch:
-    """The rows of all tasks, in the order of the log they come from."""
+def _united(parts: Sequence[Path]) -> pa.Table:
+    """The rows of all tasks, in the order of the events they were made from."""
     tables = []
     for part in sorted(parts, key=lambda path: int(path.name.split(".")[-2])):
         with part.open("rb") as file:
             tables.append(pa.ipc.open_stream(file).read_all())
-    whole = pa.concat_tables(tables or [EVENT_SCHEMA.empty_table()]).combine_chunks().to_batches()
-    return whole[0] if whole else pa.RecordBatch.from_pylist([], schema=EVENT_SCHEMA)
+    table = pa.concat_tables(tables) if tables else EVENT_SCHEMA.empty_table()
+    origins = table.column("position").to_numpy()
+    if (np.diff(origins) < 0).any():  # a plan that shuffles, or one of several frames
+        table = table.take(pa.array(np.argsort(origins, kind="stable")))
+    return table

@@ -4,6 +4,8 @@ Invariants:
 - A batch is noted before its rows are appended: `first` is where the log ended then, `last` where it
   ends with them. It is in the log if the log reaches `last`; if not, nobody has seen any of it.
 - At most one noted batch is not in the log; it is the last one.
+- A batch that comes again with other rows (a step has changed its mind) has several notes: each row is in the
+  log once.
 - Answers only grow: what was answered stays answered until the batch it belongs to is forgotten.
 """
 
@@ -24,10 +26,9 @@ _VERSION = 1
 _SCHEMA = """
 CREATE TABLE handed (
     sink TEXT NOT NULL, source TEXT NOT NULL, start INTEGER NOT NULL, "end" INTEGER NOT NULL,
-    replay INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, origins BLOB NOT NULL,
-    PRIMARY KEY (sink, source, start, replay)
+    replay INTEGER NOT NULL, first INTEGER PRIMARY KEY, last INTEGER NOT NULL, origins BLOB NOT NULL
 );
-CREATE INDEX handed_in_order ON handed (first);
+CREATE INDEX handed_by_batch ON handed (source, start, replay);
 CREATE TABLE answered (upto INTEGER NOT NULL, beyond BLOB NOT NULL);
 INSERT INTO answered VALUES (0, x'');
 CREATE TABLE refused (sequence INTEGER PRIMARY KEY, reason TEXT NOT NULL, transient INTEGER NOT NULL)
@@ -75,13 +76,20 @@ class LinkNotes:
                  to_bytes(handed.origins)),
             )  # fmt: skip
 
-    def find(self, sink: str, batch: BatchRef) -> Handed | None:
+    def find(self, batch: BatchRef) -> list[Handed]:
+        """What is noted of a batch, whatever the sink was called that handed it on."""
         with self._store.read() as db:
-            row = db.execute(
-                "SELECT * FROM handed WHERE sink = ? AND source = ? AND start = ? AND replay = ?",
-                (sink, batch.source, batch.start, batch.replay),
-            ).fetchone()
-        return _handed(row) if row else None
+            found = db.execute(
+                'SELECT * FROM handed WHERE source = ? AND start = ? AND "end" = ? AND replay = ? '
+                "ORDER BY first",
+                (batch.source, batch.start, batch.end, batch.replay),
+            )
+            return [_handed(row) for row in found]
+
+    def rename(self, handed: Handed, sink: str) -> None:
+        """The sink that handed it on has another name now, and was not recorded under its old one."""
+        with self._store.write() as db:
+            db.execute("UPDATE handed SET sink = ? WHERE first = ?", (sink, handed.first))
 
     def last(self) -> Handed | None:
         """The batch that was noted last."""
@@ -96,12 +104,8 @@ class LinkNotes:
 
     def forget(self, handed: Handed) -> None:
         """Nobody waits for an answer about this batch any more, and it will not be handed on again."""
-        batch = handed.batch
         with self._store.write() as db:
-            db.execute(
-                "DELETE FROM handed WHERE sink = ? AND source = ? AND start = ? AND replay = ?",
-                (handed.sink, batch.source, batch.start, batch.replay),
-            )
+            db.execute("DELETE FROM handed WHERE first = ?", (handed.first,))
             (oldest,) = db.execute("SELECT min(first) FROM handed").fetchone()
             db.execute("DELETE FROM refused WHERE sequence < ?", (handed.last if oldest is None else oldest,))
 
@@ -132,6 +136,11 @@ class LinkNotes:
         """All events of the log that are answered."""
         with self._store.read() as db:
             return _settled(db)
+
+    def answered_upto(self) -> int:
+        """All events of the log below are answered."""
+        with self._store.read() as db:
+            return int(db.execute("SELECT upto FROM answered").fetchone()["upto"])
 
     def version(self) -> int:
         """A number that changes when anyone has written; cheap enough to poll."""

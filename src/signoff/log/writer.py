@@ -112,15 +112,21 @@ class LogWriter:
         They are durable once `durable_sequence` has passed them. Raises LogFull, and takes nothing,
         when the log holds as many bytes as it may; the last batch taken may overshoot the limit.
         """
-        _check(events)
+        return self.append_all([events])
+
+    def append_all(self, pieces: Sequence[pa.RecordBatch]) -> int:
+        """As `append`, for events in several pieces: all of them are taken, or none."""
+        for events in pieces:
+            _check(events)
         self._admit()
         first = self.next_sequence
-        if events.num_rows:
-            if not self._pending:
-                self._pending_since = self._now()
-            self._pending.append(events)
-            self._pending_bytes += encoded_size(events)
-            self.next_sequence += events.num_rows
+        for events in pieces:
+            if events.num_rows:
+                if not self._pending:
+                    self._pending_since = self._now()
+                self._pending.append(events)
+                self._pending_bytes += encoded_size(events)
+                self.next_sequence += events.num_rows
         return first
 
     def sync_due_in(self) -> float | None:

@@ -46,6 +46,9 @@ def check(draft: Draft, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
     if checker.problems or settings is None:
         raise PipelineError(_in_order(checker.problems, draft.file))
     graph = Graph(settings, draft.file, draft.base, checker.ordered())
+    checker.refusals(graph)
+    if checker.problems:
+        raise PipelineError(_in_order(checker.problems, draft.file))
     checker.patience(graph)
     return replace(graph, warnings=tuple(_in_order(checker.warnings, draft.file)))
 
@@ -317,7 +320,8 @@ class _Checker:
                 at = "buffer" if config.buffer else "best_effort" if config.best_effort else "ordered_by"
                 self.problems.append(node.problem("no-buffer", message, at=at, hint="remove the field"))
             buffer = config.buffer.name if config.buffer and config.buffer.name else name
-            other = taken.setdefault(buffer, node)
+            step = self.nodes.get(buffer)
+            other = step if step is not None and step.kind == "transform" else taken.setdefault(buffer, node)
             if other is not node:
                 message = f'{node.label} has the same buffer as {other.label}: "{buffer}"'
                 at = "buffer.name" if config.buffer and config.buffer.name else ""
@@ -338,6 +342,22 @@ class _Checker:
                 self.problems.append(
                     node.problem("cannot-expire", message, at="acknowledge_within", hint=hint)
                 )
+
+    def refusals(self, graph: Graph) -> None:
+        """A sink beside an authoritative one gets events that may be acknowledged already."""
+        sinks = {
+            name: node.config for name, node in graph.sinks.items() if isinstance(node.config, SinkConfig)
+        }
+        leading = {name for name, config in sinks.items() if config.authoritative}
+        for name, config in sinks.items():
+            if config.on_failure != "refuse" or name in leading or config.type == "pipeline":
+                continue
+            for source in graph.upstream_sources(name):
+                if others := sorted(graph.downstream(source) & leading):
+                    node = self.nodes[name]
+                    message = f'{node.label} cannot refuse events of "{source}", which "{others[0]}" settles'
+                    hint = "use on_failure: dead_letter"
+                    self.problems.append(node.problem("cannot-refuse", message, at="on_failure", hint=hint))
 
     def patience(self, graph: Graph) -> None:
         """Compare how long a source's other side waits for an answer with how long a sink may retry.

@@ -207,6 +207,13 @@ CODES: dict[str, Code] = {
         "Give one of them another `buffer.name`.",
         'alarms.yaml:30 [same-buffer] sink "copy" has the same buffer as sink "store": "store"',
     ),
+    "nested-buffer": Code(
+        "A sink has a buffer that events wait for, behind a step that unites events of several sources: a "
+        "log behind a log, of which the first would have to be told through the second.",
+        "Let the buffer sign for its rows (`acknowledgements: true`), leave it out, or hand the events on to "
+        "another pipeline.",
+        'alarms.yaml:30 [nested-buffer] sink "store" has a buffer that events wait for, behind "both", …',
+    ),
     "nested-meeting": Code(
         "A step unites events of several sources behind another step that does.",
         "Hand the events on to another pipeline in between.",

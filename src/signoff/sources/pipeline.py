@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from signoff.errors import SourceError
-from signoff.ledger.sequences import from_numpy
+from signoff.ledger.sequences import runs
 from signoff.link.notes import LinkNotes
 from signoff.log import LogReader
 from signoff.pipeline.model import SourceConfig
@@ -61,13 +61,18 @@ class PipelineSource(Source):
         self._notes = LinkNotes(self._directory / "link.db")
         self._once = context.once
         known = resume.position is not None
-        self._next = resume.position + 1 if resume.position is not None else self._log.first()
+        self._next = resume.position + 1 if resume.position is not None else self._first_unanswered()
         self._ahead = self._next - resume.next_sequence
         if self._next > self._log.head() and known:
             raise SourceError(
                 f"{self._directory}: the link ends at {self._log.head()}, but rows up to {self._next} were "
                 "taken from it; was it removed? Give this pipeline another state directory to start anew"
             )
+
+    def _first_unanswered(self) -> int:
+        """Where to begin without a log of our own: an earlier reader may have been there."""
+        assert self._notes is not None
+        return max(self._log.first(), self._notes.answered_upto())
 
     def receive(self, max_events: int, timeout_s: float) -> pa.RecordBatch | None:
         end = min(self._log.head(), self._next + max_events)
@@ -100,7 +105,10 @@ class PipelineSource(Source):
             os.close(self._lock)
 
     def _moved(self, sequences: BitMap64) -> BitMap64:
-        return from_numpy(np.frombuffer(sequences.to_array(), np.uint64) + np.uint64(self._ahead))
+        moved = BitMap64()
+        for start, end in runs(sequences):
+            moved.add_range(start + self._ahead, end + self._ahead)
+        return moved
 
 
 def _received(first: int, events: pa.RecordBatch) -> pa.RecordBatch:
