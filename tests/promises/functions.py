@@ -17,6 +17,12 @@ def fail_on_seven(row: dict[str, Any]) -> dict[str, Any]:
     return {"n": row["n"]}
 
 
+def unlucky(row: dict[str, Any]) -> dict[str, Any]:
+    if row["n"] % 7 == 3:
+        raise ValueError("unlucky")
+    return row
+
+
 def three_ways(row: dict[str, Any]) -> dict[str, Any] | list[dict[str, Any]] | None:
     """None for 0, the row itself for 1, two rows for anything else."""
     n = row["n"]
