@@ -208,7 +208,7 @@ def test_when_retries_are_exhausted_the_configured_policy_applies(
     reasons = {
         "dead_letter": [letter["reason"] for letter in product.dead_letters()],
         "refuse": [one["reason"] for one in response.json().get("refused", [])],
-        "drop": [line for line in running.output.splitlines() if "incoming/1" in line],
+        "drop": [line for line in running.output.splitlines() if "row dropped at" in line],
     }
     for where, found in reasons.items():
         assert len(found) == (1 if where == policy else 0), reasons
