@@ -124,7 +124,10 @@ def test_a_full_log_holds_the_source_back_and_keeps_its_connection(
     rabbitmq.publish([b"%05d" % n + b"x" * 2000 for n in range(4000)], queue)
     log = LogSettings(max_bytes=MIB, segment_bytes=64 * 1024)
     with IntakeProcess(tmp_path, config(rabbitmq, heartbeat=1, log=log)) as intake:
-        head = intake.wait_for_state("held").durable_sequence
+        full = intake.wait_for(
+            lambda now: now.state == "held" and now.durable_sequence == now.next_sequence > 0
+        )
+        head = full.durable_sequence
         with pytest.raises(AssertionError):  # a lost connection would give the messages back
             rabbitmq.wait_for(queue, 4000, timeout_s=3.0)
         settle(tmp_path, 0, head)
