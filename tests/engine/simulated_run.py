@@ -32,7 +32,7 @@ from pyspark.sql.types import StringType
 
 from signoff.engine import answers, batch, delivery, parking, waiting
 from signoff.engine.answers import Bearer, build_bearers
-from signoff.engine.batch import BatchRunner, SinkEntry
+from signoff.engine.batch import BatchRunner
 from signoff.engine.compile import Delivery, ErrorPlan, Plan, SinkPlan
 from signoff.engine.control import Control
 from signoff.engine.departures import Departures
@@ -40,6 +40,7 @@ from signoff.engine.division import divide
 from signoff.engine.letters import LetterStore
 from signoff.engine.parking import Parking
 from signoff.engine.query import stage_policies
+from signoff.engine.serving import SinkEntry
 from signoff.engine.waiting import patient_steps
 from signoff.errors import LogFull, TransientError
 from signoff.ledger import DeadLetters, Follower, Ledger

@@ -168,8 +168,7 @@ class Bearer:
     def tidy(self) -> None:
         """Remove from a link to another pipeline what that has settled."""
         if self._outside:
-            gap = from_range(0, self._log.head()) - self._answers.settled()
-            trim(self._config.place.log, min(gap.min() if gap else self._log.head(), self.needed_from()))
+            trim(self._config.place.log, min(self._notes.answered_upto(), self.needed_from()))
 
     def close(self) -> None:
         self._notes.close()

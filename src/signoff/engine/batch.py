@@ -20,12 +20,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyroaring import BitMap64
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_type
 
 from signoff.engine.compile import Plan
 from signoff.engine.control import Control, GaveUp, Interrupted
@@ -41,6 +39,7 @@ from signoff.engine.receipts import (
     remove_stray_receipts,
 )
 from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
+from signoff.engine.serving import SinkEntry, sink_task
 from signoff.engine.standing import StandingPass
 from signoff.engine.verdict import Round, ask_for_new_rows, judge
 from signoff.engine.waiting import (
@@ -64,10 +63,9 @@ from signoff.ledger.outcome import BatchState, Outcome, SinkState, Wait
 from signoff.ledger.sequences import from_bytes
 from signoff.link.handover import HandoverConfig
 from signoff.log import LogReader, excluded
-from signoff.pipeline.graph import Graph
-from signoff.pipeline.model import OnFailure, Retry, SinkConfig
+from signoff.pipeline.model import OnFailure, Retry
 from signoff.pipeline.secrets import redact
-from signoff.sinks.contract import BatchRef, Sink
+from signoff.sinks.contract import BatchRef
 from signoff.sinks.retry import next_wait_s
 
 logger = logging.getLogger(__name__)
@@ -87,23 +85,6 @@ WAITS = "earlier batches come first"
 
 RangePlan = Callable[[int, int, set[str] | None, frozenset[int] | None], Plan]
 """Compile the source's plan over a fixed range of the log, for some sinks or all, over some events or all."""
-
-
-@dataclass(frozen=True)
-class SinkEntry:
-    """A sink as the driver holds it."""
-
-    config: SinkConfig
-    sink: Sink
-
-
-def build_sinks(graph: Graph) -> Mapping[str, SinkEntry]:
-    """The sinks of a pipeline, ready to be sent to executors."""
-    entries = {}
-    for name, node in graph.sinks.items():
-        assert isinstance(node.config, SinkConfig)
-        entries[name] = SinkEntry(node.config, node.config.build(graph.base))  # type: ignore[attr-defined]
-    return entries
 
 
 @dataclass(frozen=True)
@@ -525,38 +506,6 @@ class BatchRunner:
 def _is_tried(state: SinkState) -> bool:
     """Whether a pass that a sink could have been part of has been made."""
     return bool(state.done or state.attempts or state.error)
-
-
-def sink_task(
-    name: str,
-    entry: SinkEntry,
-    state: SinkState,
-    plan: Plan,
-    covered: Sequence[Span] = (),
-    step: str | None = None,
-) -> SinkTask:
-    """What the tasks of a pass need to serve one sink; with `step`, only with what comes through that one."""
-    only: dict[int, frozenset[str]] | None = None
-    if state.owed is not None:
-        only = {}
-        for row in state.owed:
-            only[row.sequence] = only.get(row.sequence, frozenset()) | {row.child}
-    sink_plan = plan.sinks[name]
-    return SinkTask(
-        name=name,
-        sink=entry.sink,
-        retry=entry.config.retry,
-        # A step that is gone, or not in front of the sink any more, holds back nothing.
-        deliveries=tuple(d for d in sink_plan.deliveries if step in d.passed) or sink_plan.deliveries,
-        schema=pa.schema(
-            [pa.field(n, to_arrow_type(t, timezone="UTC")) for n, t in sink_plan.schema.items()]
-        ),
-        attempts=state.attempts,
-        only=only,
-        covered=tuple(covered),
-        ordered_by=entry.config.ordered_by,
-        by_row=plan.unites and entry.sink.atomic,
-    )
 
 
 def touch(df: DataFrame) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
-from signoff.engine.batch import build_sinks
 from signoff.engine.compile import Plan, compile_source
 from signoff.engine.control import Control
 from signoff.engine.division import Division, Joint, divide
 from signoff.engine.query import Shared
+from signoff.engine.serving import build_sinks
 from signoff.errors import PipelineError
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger

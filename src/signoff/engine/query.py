@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from signoff.engine.batch import BatchRunner, SinkEntry, touch
+from signoff.engine.batch import BatchRunner, touch
 from signoff.engine.compile import Plan, compile_source
 from signoff.engine.control import Control, GaveUp, Interrupted
 from signoff.engine.departures import Departures
 from signoff.engine.letters import LetterStore
 from signoff.engine.poison import PARTS, Failure, isolate, last_line
+from signoff.engine.serving import SinkEntry
 from signoff.engine.tasks import TaskWatch
 from signoff.engine.waiting import patient_steps
 from signoff.intake.holding import Holding

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from signoff.engine.batch import sink_task
 from signoff.engine.compile import Plan, compile_source
 from signoff.engine.control import Control
 from signoff.engine.delivery import Pass
@@ -25,6 +24,7 @@ from signoff.engine.parts import build_parts
 from signoff.engine.poison import last_line
 from signoff.engine.query import Shared, stage_policies, uniting_steps
 from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
+from signoff.engine.serving import sink_task
 from signoff.engine.session import start_session
 from signoff.engine.verdict import Round, judge
 from signoff.errors import Discarded, SinkError
