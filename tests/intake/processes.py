@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import resource
 import signal
@@ -11,22 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from multiprocessing.reduction import DupFd
 from pathlib import Path
-from typing import Any
 
 from pyroaring import BitMap64
 
 from signoff.errors import LogError
 from signoff.intake import Job, Status, read_status
-from signoff.intake.__main__ import main
 from signoff.ledger import Ledger, Outcome, RowOutcome, RowRef, SinkState
 from signoff.log import LogReader
 from signoff.pipeline.model import SourceConfig
+from tests.intake.forked import Forked
 from tests.servers import PATIENCE_S
-
-SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["signoff.intake.__main__"])
 
 
 class _Fresh:
@@ -43,35 +37,6 @@ class _Fresh:
         self.poll, self.wait = self._process.poll, self._process.wait
 
 
-class _Forked:
-    """The same, forked from a process that has everything loaded: it starts ten times faster."""
-
-    def __init__(self) -> None:
-        (control, self_in), (self_out, errors) = os.pipe(), os.pipe()
-        self._process = SERVER.Process(target=_run, args=(DupFd(control), DupFd(errors)), daemon=True)
-        self._process.start()
-        os.close(control)
-        os.close(errors)
-        assert self._process.pid is not None
-        self.pid = self._process.pid
-        self.stdin, self.stderr = os.fdopen(self_in, "wb"), os.fdopen(self_out, "rb")
-
-    def poll(self) -> int | None:
-        return self._process.exitcode
-
-    def wait(self, timeout: float) -> int:
-        self._process.join(timeout)
-        assert self._process.exitcode is not None, "it is still running"
-        return self._process.exitcode
-
-
-def _run(control: Any, errors: Any) -> None:
-    for given, descriptor in ((control.detach(), 0), (errors.detach(), 2)):
-        os.dup2(given, descriptor)
-        os.close(given)
-    sys.exit(main())
-
-
 class IntakeProcess:
     """`python -m signoff.intake` for one source named `incoming`."""
 
@@ -83,7 +48,7 @@ class IntakeProcess:
             "incoming", config, state=base / "state", base=base, once=once, acknowledges=acknowledges,
             stdin_fd=stdin,
         )  # fmt: skip
-        self.process = _Fresh(stdin) if stdin is not None else _Forked()
+        self.process = _Fresh(stdin) if stdin is not None else Forked()
         if file_size_limit is not None:
             self.limit_file_size(file_size_limit)
         self.process.stdin.write(self.job.encode())

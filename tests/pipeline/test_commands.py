@@ -159,6 +159,25 @@ def test_importing_signoff_needs_no_spark() -> None:
     assert run.stdout == "[]\n"
 
 
+def test_what_a_pipeline_does_not_use_is_not_loaded(tmp_path: Path) -> None:
+    """Else most of the time in which a command or an intake starts would be spent on it."""
+    sources = "{incoming: {type: files, path: './in/*.jsonl'}, made: {type: generate, count: 1}}"
+    sinks = (
+        "{table: {type: sqlite, input: incoming, path: a.db, table: t}, out: {type: console, input: made}}"
+    )
+    (tmp_path / "pipeline.yaml").write_text(f"name: p\nsources: {sources}\nsinks: {sinks}\n")
+    program = (
+        "import sys, signoff, signoff.intake.__main__\n"
+        "assert set(signoff.load('pipeline.yaml').nodes) == {'incoming', 'made', 'table', 'out'}\n"
+        "others = ('pyspark', 'pandas', 'pika', 'psycopg', 'httpx', 'uvicorn')\n"
+        "print([name for name in others if name in sys.modules])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert run.stdout == "[]\n"
+
+
 @pytest.mark.parametrize(
     ("page", "arguments"),
     [("reference.md", ("--all", "--markdown")), ("errors.md", ("--errors", "--markdown"))],

@@ -9,7 +9,8 @@
     assert product.balanced
 
 `Inline` is the same, ten times sooner there: its engine runs in a thread of the test, on the tests'
-own Spark session. Intakes are real processes in both. Only `Product` can be killed.
+own Spark session. Intakes are processes in both, here forked from one that has everything loaded. Only
+`Product` can be killed.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.load import load
 from signoff.sources.http import ADDRESS_FILE
+from tests.intake.forked import ForkedChild
 from tests.servers import PATIENCE_S, wait_until
 
 SIGNOFF = Path(sys.executable).with_name("signoff")
@@ -379,7 +381,7 @@ class InlineRunning:
         self._failure: BaseException | None = None
         graph = product.graph()
         self.engine = InlineEngine(graph, spark, options, engine_when)
-        self._run = Run(graph, options, product.file, engine=self.engine)
+        self._run = Run(graph, options, product.file, engine=self.engine, intake=ForkedChild)
         self._thread = threading.Thread(target=self._execute, name="run", daemon=True)
         self._thread.start()
 

@@ -47,19 +47,23 @@ class Child:
 
     def start(self) -> None:
         self._started = time.monotonic()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", self.module],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            pass_fds=tuple(self.pass_fds),
-            start_new_session=True,
-        )
+        self._process = self._open()
         assert self._process.stdin is not None and self._process.stderr is not None
         self._relay = threading.Thread(target=_relay, args=(self._process.stderr,), daemon=True)
         self._relay.start()
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(self.job)
             self._process.stdin.flush()
+
+    def _open(self) -> subprocess.Popen[bytes]:
+        """A new process, in a session of its own, with pipes to its input and from its errors."""
+        return subprocess.Popen(
+            [sys.executable, "-m", self.module],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=tuple(self.pass_fds),
+            start_new_session=True,
+        )
 
     @property
     def pid(self) -> int | None:

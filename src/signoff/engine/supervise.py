@@ -62,7 +62,15 @@ class RunOptions:
 class Run:
     """One run of a pipeline."""
 
-    def __init__(self, graph: Graph, options: RunOptions, file: Path, engine: Child | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        options: RunOptions,
+        file: Path,
+        engine: Child | None = None,
+        intake: type[Child] = Child,
+    ) -> None:
+        """`engine` and `intake`: for tests, which have faster ways to start them."""
         self.graph, self.options = graph, options
         self.stop_requested = False
         self.ended = False
@@ -71,6 +79,7 @@ class Run:
         self._file = file
         self._buffers = [joint.source for _, joint in all_joints(graph) if not joint.best_effort]
         self._intakes: dict[str, Child] = {}
+        self._intake = intake
         self._engine = engine or Child("the engine", "signoff.engine", self._engine_job())
 
     def execute(self, on_tick: Callable[[Run], None] = lambda _: None) -> int:
@@ -137,7 +146,7 @@ class Run:
                 log_format=self.options.log_format,
             )
             fds = () if stdin is None else (stdin,)
-            child = Child(f'the intake of "{name}"', "signoff.intake", job.encode(), fds)
+            child = self._intake(f'the intake of "{name}"', "signoff.intake", job.encode(), fds)
             child.start()
             self._intakes[name] = child
         self._engine.start()

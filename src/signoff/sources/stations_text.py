@@ -82,22 +82,20 @@ BREAKS: dict[Kind, tuple[Break, ...]] = {
     Kind.MISSING_FIELD: (_without("stationId"), _without("alarmId"), _without("value")),
 }
 
-_PROFILE_TEXT = pa.array(
-    [f',"dataPointId":{one.sensor},"alarmId":{one.alarm},"eventTime":"' for one in PROFILES]
-)
-_REST_TEXT = pa.array(
-    [
-        f',"valueThreshold":{threshold:.1f},"isActive":{active}}}'
-        for threshold in THRESHOLDS.tolist()
-        for active in ("false", "true")
-    ]
-)
+_PROFILES = [f',"dataPointId":{one.sensor},"alarmId":{one.alarm},"eventTime":"' for one in PROFILES]
+_RESTS = [
+    f',"valueThreshold":{threshold:.1f},"isActive":{active}}}'
+    for threshold in THRESHOLDS.tolist()
+    for active in ("false", "true")
+]
 
 
 class Text:
     """Writes alarms of a network with so many stations."""
 
     def __init__(self, stations: int) -> None:
+        # Not when the module is loaded: with its first array, Arrow loads pandas.
+        self._profiles, self._rests = pa.array(_PROFILES), pa.array(_RESTS)
         self._stations = pa.array([f'{{"stationId":{FIRST_STATION + one}' for one in range(stations)])
         self._seconds = pa.array([_second(second) for second in range(DAY_S)])
         self._fractions = pa.array([f".{fraction:04}" for fraction in range(VALUE_UNIT)])
@@ -109,12 +107,12 @@ class Text:
         dates = np.datetime_as_string(np.arange(first, last + 1).astype("datetime64[D]"))
         parts = (
             self._stations.take(pa.array(alarms.stations)),
-            _PROFILE_TEXT.take(pa.array(alarms.profiles)),
+            self._profiles.take(pa.array(alarms.profiles)),
             pa.array(dates).take(pa.array(days - first)),
             self._seconds.take(pa.array(alarms.times % DAY_S)),
             pa.array(alarms.values // VALUE_UNIT).cast(pa.string()),
             self._fractions.take(pa.array(alarms.values % VALUE_UNIT)),
-            _REST_TEXT.take(pa.array(alarms.thresholds * 2 + alarms.active)),
+            self._rests.take(pa.array(alarms.thresholds * 2 + alarms.active)),
         )
         return pc.binary_join_element_wise(*parts, "")
 

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from signoff.transforms.contract import Transform
-from signoff.transforms.dedupe import DedupeConfig
-from signoff.transforms.enrich import EnrichConfig
-from signoff.transforms.filter import FilterConfig
-from signoff.transforms.merge import MergeConfig
-from signoff.transforms.parse_csv import ParseCsvConfig
-from signoff.transforms.parse_json import ParseJsonConfig
-from signoff.transforms.python import PythonConfig
-from signoff.transforms.route import RouteConfig
-from signoff.transforms.sample import SampleConfig
-from signoff.transforms.select import SelectConfig
-from signoff.transforms.unfold import UnfoldConfig
+from signoff.pipeline.model import TransformConfig
+from signoff.pipeline.types import TypesByName
 
-TYPES: dict[str, type[Transform]] = {
-    "parse_json": ParseJsonConfig,
-    "parse_csv": ParseCsvConfig,
-    "filter": FilterConfig,
-    "select": SelectConfig,
-    "route": RouteConfig,
-    "unfold": UnfoldConfig,
-    "merge": MergeConfig,
-    "dedupe": DedupeConfig,
-    "sample": SampleConfig,
-    "enrich": EnrichConfig,
-    "python": PythonConfig,
-}
+TYPES = TypesByName[TransformConfig](
+    {
+        "parse_json": "signoff.transforms.parse_json:ParseJsonConfig",
+        "parse_csv": "signoff.transforms.parse_csv:ParseCsvConfig",
+        "filter": "signoff.transforms.filter:FilterConfig",
+        "select": "signoff.transforms.select:SelectConfig",
+        "route": "signoff.transforms.route:RouteConfig",
+        "unfold": "signoff.transforms.unfold:UnfoldConfig",
+        "merge": "signoff.transforms.merge:MergeConfig",
+        "dedupe": "signoff.transforms.dedupe:DedupeConfig",
+        "sample": "signoff.transforms.sample:SampleConfig",
+        "enrich": "signoff.transforms.enrich:EnrichConfig",
+        "python": "signoff.transforms.python:PythonConfig",
+    }
+)
+"""Every transform, by the name it has in a pipeline."""
