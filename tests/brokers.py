@@ -78,6 +78,7 @@ class RabbitMQ:
         self.port = free_port()
         self.url = f"amqp://{USER}:{PASSWORD}@127.0.0.1:{self.port}/%2F"
         self.tls_url = f"amqps://{USER}:{PASSWORD}@localhost:{(tls_port := free_port())}/%2F"
+        self._tls_port = tls_port
         self.ca_file = directory / "certificate.pem"
         """Signs for `localhost`, and for nothing else; itself its authority."""
         self._directory = directory
@@ -107,7 +108,7 @@ class RabbitMQ:
                 command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
             )
             self._keep()
-            wait_until(self._epmd_answers, what="an answer of epmd")
+            wait_until(lambda: self._listens(self._epmd_port), what="an answer of epmd")
         with (self._directory / "output").open("ab") as output:
             self._broker = subprocess.Popen(
                 [str(PROGRAM)], env=self._environment(), stdout=output, stderr=output, start_new_session=True
@@ -378,8 +379,9 @@ class RabbitMQ:
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
         }
 
-    def _epmd_answers(self) -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", self._epmd_port), 1):
+    @staticmethod
+    def _listens(port: int) -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
             return True
         return False
 
@@ -389,7 +391,7 @@ class RabbitMQ:
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as probe:
             probe.settimeout(2)
             probe.sendall(_GREETING)
-            return bool(probe.recv(8))
+            return bool(probe.recv(8)) and self._listens(self._tls_port)
         return False
 
 

@@ -8,21 +8,47 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.brokers import RabbitMQ, private_rabbitmq, rabbitmq_is_installed
 from tests.servers import PostgresServer, postgres_programs, private_postgres
+from tests.spark_archive import use_archive
+
+use_archive()
+settings.register_profile("tests", deadline=None)  # a busy machine is no failure
+settings.load_profile("tests")
+
+_OF_BROKERS = {"rabbitmq"}
+_OF_SERVERS = {"postgres"}
+_STARTS = ("broker", "crash")
+_OF_PROCESSES = {"real", "real_pair", "killed"}
+_SCENES = {"killed", "left"}
+"""Fixtures that several tests of a file look at, each of which costs a run or more."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The fast ones first, so that a simple mistake is seen within seconds; then those with a broker."""
+    """Mark what needs servers, keep together what shares a scene, and choose the order."""
     for item in items:
-        if "rabbitmq" in getattr(item, "fixturenames", ()) or "[rabbitmq" in item.name:
+        names = set(getattr(item, "fixturenames", ()))
+        if names & _OF_BROKERS or "[rabbitmq" in item.name:
             item.add_marker("broker")
-    items.sort(key=_slowness)
+        if names & _OF_SERVERS or "[postgres" in item.name or any(map(item.get_closest_marker, _STARTS)):
+            item.add_marker("servers")
+        if names & _SCENES:
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+    items.sort(key=_turn)
 
 
-def _slowness(item: pytest.Item) -> int:
-    return 2 if item.get_closest_marker("spark") else 1 if item.get_closest_marker("broker") else 0
+def _turn(item: pytest.Item) -> int:
+    """The fast ones first, so that a simple mistake is seen within seconds; then those with servers.
+
+    Of those with Spark the short ones are last, so that nobody waits long for the last one.
+    """
+    if item.get_closest_marker("spark"):
+        starts_processes = _OF_PROCESSES & set(getattr(item, "fixturenames", ()))
+        return 2 if starts_processes or item.get_closest_marker("crash") or "examples" in item.nodeid else 3
+    return 1 if item.get_closest_marker("servers") else 0
 
 
 @pytest.fixture(scope="session")

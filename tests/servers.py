@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -38,6 +39,9 @@ PATIENCE_S = 180.0
 """Only a test that fails waits so long: a busy machine starts a Spark in a minute."""
 
 
+_chance = random.SystemRandom()  # the other is seeded by Hypothesis, in every worker the same
+
+
 def wait_until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S, what: str = "") -> Any:
     """Return the condition's first true value; fail when there is none in time."""
     started = time.monotonic()
@@ -51,9 +55,13 @@ def wait_until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S, what
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port nobody listens on, of those that no connection is given: a server that is down for a while,
+    or not up yet, would else find its port taken by somebody's outgoing connection."""
+    while True:
+        port = _chance.randrange(15_000, 32_000)
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @dataclass

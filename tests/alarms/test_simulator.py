@@ -74,12 +74,14 @@ def test_a_stream_is_gone_on_with_from_a_number(tmp_path: Path) -> None:
     assert lines(tmp_path / "rest.jsonl") == lines(tmp_path / "all.jsonl")[12_345:]
 
 
+@pytest.mark.servers
 def test_standard_output_holds_messages_only() -> None:
     done = subprocess.run([*COMMAND, "--count", "500", "--seed", "7", "--to", "-"], capture_output=True)
     assert done.stdout.splitlines() == expected(500)
     assert b"500 messages" in done.stderr
 
 
+@pytest.mark.servers
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_whole_lines_and_says_how_to_go_on(tmp_path: Path, stop: signal.Signals) -> None:
     file, part = tmp_path / "alarms.jsonl", tmp_path / "alarms.jsonl.part"
@@ -105,6 +107,7 @@ def test_the_rate_is_kept(tmp_path: Path) -> None:
     assert lines(tmp_path / "a.jsonl") == expected(40_000, late=0)
 
 
+@pytest.mark.servers
 def test_a_failure_to_write_leaves_whole_lines(tmp_path: Path) -> None:
     """The limit of a file's size stands for a full disk."""
     limited = (

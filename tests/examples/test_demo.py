@@ -35,6 +35,7 @@ def test_the_demo_survives_its_webhook_and_ends_with_an_account_that_adds_up(tmp
     assert received == sum(outcomes) >= 50_000
 
 
+@pytest.mark.servers
 def test_the_demo_touches_no_directory_that_is_not_its_own(tmp_path: Path) -> None:
     precious = tmp_path / "demo-run" / "thesis.txt"
     precious.parent.mkdir()

@@ -19,6 +19,8 @@ from tests.brokers import RabbitMQ
 from tests.intake.processes import IntakeProcess, logged, settle
 from tests.servers import wait_until
 
+pytestmark = pytest.mark.servers
+
 
 def files(within: str, **fields: Any) -> FilesConfig:
     return FilesConfig.model_validate(

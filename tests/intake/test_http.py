@@ -16,6 +16,8 @@ from signoff.pipeline.model import LogSettings
 from signoff.sources.http import ADDRESS_FILE, HttpConfig
 from tests.intake.processes import IntakeProcess, logged, settle
 
+pytestmark = pytest.mark.servers
+
 NDJSON = {"content-type": "application/x-ndjson"}
 TOKEN = "a-token-nobody-may-see"
 

@@ -18,6 +18,8 @@ from signoff.sources.generate import GenerateConfig
 from signoff.sources.stdin import StdinConfig
 from tests.intake.processes import IntakeProcess, logged, settle
 
+pytestmark = pytest.mark.servers
+
 MIB = 1024**2
 
 

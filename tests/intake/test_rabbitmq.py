@@ -16,6 +16,8 @@ from signoff.sources.rabbitmq import RabbitmqConfig
 from tests.brokers import PASSWORD, RabbitMQ
 from tests.intake.processes import IntakeProcess, logged, settle
 
+pytestmark = pytest.mark.servers
+
 MIB = 1024**2
 
 

@@ -184,6 +184,7 @@ def _many_batches(path: Path, source: str) -> None:
             attempt(ledger, start, start + 10, source=source, delivered=range(start, start + 10))
 
 
+@pytest.mark.servers
 def test_several_processes_write_at_once(state: Path) -> None:
     path = state / "ledger.db"
     workers = [

@@ -59,7 +59,10 @@ Nodes = Mapping[str, Mapping[str, Any]]
 HTTP = {"type": "http", "port": 0, "acknowledge_within": "2m"}
 FILES = {"type": "files", "path": "./in/*.jsonl", "on_acknowledge": "move"}
 PARSE = {"type": "parse_json", "input": "incoming", "schema": "n INT, parts ARRAY<INT>"}
-SPARK = {"master": "local[2]", "config": {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}}
+SPARK: dict[str, Any] = {
+    "master": "local[2]",
+    "config": {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"},
+}
 """Java does not optimise what runs only for seconds: half the CPU of a start."""
 SOON = {"initial_ms": 10, "max_ms": 50}
 """A `retry` that a test has the time to wait for."""
