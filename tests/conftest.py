@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.brokers import RabbitMQ, private_rabbitmq, rabbitmq_is_installed
 from tests.servers import PostgresServer, postgres_programs, private_postgres
@@ -22,21 +23,32 @@ _OF_BROKERS = {"rabbitmq"}
 _OF_SERVERS = {"postgres"}
 _STARTS = ("broker", "crash")
 _OF_PROCESSES = {"real", "real_pair", "killed"}
-_SCENES = {"killed", "left"}
-"""Fixtures that several tests of a file look at, each of which costs a run or more."""
+_SCENES = {"tests/promises/test_account_audit.py", "tests/promises/test_faults_kills.py"}
+"""Files with a fixture that several of their tests look at, and that costs a run or more."""
+
+
+class _OneByOne(LoadScopeScheduling):
+    """Gives a worker that is free the next test, or all of a file whose tests share a scene."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return file if file in _SCENES else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _OneByOne:
+    return _OneByOne(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs servers, keep together what shares a scene, and choose the order."""
+    """Mark what needs servers, and choose the order."""
     for item in items:
         names = set(getattr(item, "fixturenames", ()))
         if names & _OF_BROKERS or "[rabbitmq" in item.name:
             item.add_marker("broker")
         if names & _OF_SERVERS or "[postgres" in item.name or any(map(item.get_closest_marker, _STARTS)):
             item.add_marker("servers")
-        if names & _SCENES:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
     items.sort(key=_turn)
 
 
