@@ -34,9 +34,10 @@ check: setup  ## ruff and mypy only
 	@.venv/bin/ruff format --check
 	@.venv/bin/mypy
 
-bench: setup  ## measure throughput against plain Structured Streaming
+bench: setup  ## measure throughput against plain Structured Streaming and Flink SQL
 	@.venv/bin/python bench/intake.py
 	@.venv/bin/python bench/pipeline.py
+	@.venv/bin/python bench/windows.py
 
 docs: setup  ## write docs/reference.md, docs/errors.md and docs/promises.md from the code
 	@.venv/bin/signoff describe --all --markdown >docs/reference.md
@@ -47,5 +48,5 @@ lock:  ## pin all packages again by version and hash (needs uv)
 	@scripts/lock
 
 clean:  ## remove .venv, caches and results
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist demo-run bench/results src/*.egg-info
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist demo-run bench/results bench/.flink src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
