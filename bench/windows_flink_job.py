@@ -25,7 +25,6 @@ SETTINGS = {
     # nothing is done. The results are complete without: the file sink publishes them at the end of its input.
     "execution.checkpointing.checkpoints-after-tasks-finish": "false",
     "state.backend.type": "hashmap",
-    "pipeline.object-reuse": "true",
     "table.local-time-zone": "UTC",
     "rest.bind-port": "0",
 }
