@@ -271,10 +271,11 @@ def main() -> None:
 
 
 def measure(directory: Path, given: argparse.Namespace, stack: contextlib.ExitStack) -> dict[str, Any]:
-    variants = [name for name in VARIANTS if name in given.only.split(",")]
+    inputs = {size: _input(directory, size, given) for size in (given.batch, *given.events)}
+    wanted = [name for name in VARIANTS if name in given.only.split(",")]
     left_out: dict[str, str] = {}
     flink = None
-    if "flink" in variants:
+    if "flink" in wanted:
         try:
             flink = stack.enter_context(Flink(given.flink, directory / "flink.log"))
         except NoFlinkError as error:
@@ -283,31 +284,35 @@ def measure(directory: Path, given: argparse.Namespace, stack: contextlib.ExitSt
     spark = start_session("bench", settings, log_file=directory / "spark.log", python_path=directory)
     stack.callback(spark.stop)
     bench = Bench(spark, flink, given.alarms)
-    try:
-        bench.pipeline(directory, given.batch)
-    except SignoffError as error:
-        left_out["signoff"] = str(error)
+    left_out |= _unable(bench, flink, inputs[given.batch], directory)
     for name, reason in left_out.items():
         print(f"{name} is left out: {reason}", flush=True)
-    sizes = [given.batch, *given.events]
-    inputs = {size: _input(directory, size, given) for size in sizes}
-    runs = _rounds(
-        bench, [name for name in variants if name not in left_out], inputs, given.rounds, directory
-    )
-    result: dict[str, Any] = {
-        "batch": given.batch,
-        "per_day": given.per_day,
-        "alarms": given.alarms,
-        "left_out": left_out,
-        "sizes": {},
+    variants = [name for name in wanted if name not in left_out]
+    runs = _rounds(bench, variants, inputs, given.rounds, directory)
+    sizes = {
+        size: _report(
+            inputs[size],
+            {name: Measured(size, given.batch, of[size], of[given.batch]) for name, of in runs.items()},
+        )
+        for size in given.events
     }
-    for size in given.events:
-        measured = {
-            name: Measured(size, given.batch, by_size[size], by_size[given.batch])
-            for name, by_size in runs.items()
-        }
-        result["sizes"][str(size)] = _report(inputs[size], measured)
-    return result
+    setting = {"batch": given.batch, "per_day": given.per_day, "alarms": given.alarms}
+    return {**setting, "left_out": left_out, "sizes": sizes}
+
+
+def _unable(bench: Bench, flink: Flink | None, short: Input, directory: Path) -> dict[str, str]:
+    """The variants that are there but cannot be run, and why."""
+    reasons: dict[str, str] = {}
+    try:
+        bench.pipeline(directory, short.batch)
+    except SignoffError as error:
+        reasons["signoff"] = str(error)
+    if flink is not None:
+        try:
+            bench.run("flink", short, directory / "flink-try")
+        except NoFlinkError as error:
+            reasons["flink"] = str(error)
+    return reasons
 
 
 def _input(directory: Path, size: int, given: argparse.Namespace) -> Input:
