@@ -10,13 +10,22 @@ from typing import Any
 import psutil
 from pyspark.sql.streaming import StreamingQueryListener
 
+_LOOK_S = 0.25
+_LOOKS_AT_MEMORY = 4
+
 
 class Watch:
-    """CPU time and peak memory of some processes while a block runs."""
+    """CPU time and peak memory of some processes while a block runs.
+
+    Each process is counted for itself, up to when it was last seen: what its parent says of it after its end
+    would be missing where nobody waited for it, and in its place is what it used before the block.
+    """
 
     def __init__(self, processes: Callable[[], list[psutil.Process]]) -> None:
         self._processes, self._over = processes, threading.Event()
-        self.peak_mb = self.cpu_seconds = 0.0
+        self._before: dict[psutil.Process, float] = {}
+        self._last: dict[psutil.Process, float] = {}
+        self.peak_mb = 0.0
 
     def __enter__(self) -> Watch:
         self._before = self._cpu()
@@ -25,26 +34,37 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.cpu_seconds = self._cpu() - self._before
         self._over.set()
         self._thread.join()
+        self._last |= self._cpu()
 
-    def _cpu(self) -> float:
-        total = 0.0
+    @property
+    def cpu_seconds(self) -> float:
+        return sum(used - self._before.get(process, 0.0) for process, used in self._last.items())
+
+    def _cpu(self) -> dict[psutil.Process, float]:
+        used: dict[psutil.Process, float] = {}
         for process in self._processes():
             with contextlib.suppress(psutil.Error):
                 times = process.cpu_times()
-                total += times.user + times.system + times.children_user + times.children_system
-        return total
+                used[process] = times.user + times.system
+        return used
 
     def _look(self) -> None:
-        while not self._over.wait(1):
-            total = 0
-            for process in self._processes():
-                with contextlib.suppress(psutil.Error):
-                    # Not what is resident: forked workers share most of that.
-                    total += process.memory_full_info().pss
-            self.peak_mb = max(self.peak_mb, total / 1e6)
+        looks = 0
+        while not self._over.wait(_LOOK_S):
+            self._last |= self._cpu()
+            looks += 1
+            if looks % _LOOKS_AT_MEMORY == 0:
+                self.peak_mb = max(self.peak_mb, self._memory_mb())
+
+    def _memory_mb(self) -> float:
+        total = 0
+        for process in self._processes():
+            with contextlib.suppress(psutil.Error):
+                # Not what is resident: forked workers share most of that.
+                total += process.memory_full_info().pss
+        return total / 1e6
 
 
 class StateListener(StreamingQueryListener):  # type: ignore[misc]  # PySpark is not typed
