@@ -83,7 +83,7 @@ class StateListener(StreamingQueryListener):  # type: ignore[misc]  # PySpark is
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         operators = event.progress.stateOperators
-        if operators and event.progress.numInputRows:
+        if operators:
             self.rows.append(sum(operator.numRowsTotal for operator in operators))
             self.mb.append(sum(operator.memoryUsedBytes for operator in operators) / 1e6)
             self.batch_seconds.append(event.progress.durationMs["triggerExecution"] / 1000)
