@@ -67,6 +67,8 @@ from signoff.pipeline.model import OnFailure, Retry
 from signoff.pipeline.secrets import redact
 from signoff.sinks.contract import BatchRef
 from signoff.sinks.retry import next_wait_s
+from signoff.state.windowing import STATE, WindowIntake
+from signoff.transforms.frame import MARK
 
 logger = logging.getLogger(__name__)
 
@@ -128,6 +130,8 @@ class BatchRunner:
     Raises PlanFailed if it is not the events."""
     links: Mapping[str, bool] = field(default_factory=dict)
     """Sinks that hand rows on to another log, and whether events wait for what becomes of them there."""
+    windows: Mapping[str, WindowIntake] = field(default_factory=dict)
+    """The windows that rows come to."""
     unites: bool = False
     """A step makes one row of several events: they are read together whenever one is asked for again."""
     before_uniting: frozenset[str] = frozenset()
@@ -153,11 +157,40 @@ class BatchRunner:
         known = self.ledger.open_batch(batch.source, batch.start, batch.end, list(self.sinks))
         if known.settled:
             remove_receipts(receipts_directory(self.state, batch))
+        else:
+            for name, window in self.windows.items():
+                if not self._window_done(known, name):
+                    window.stamp(batch)
         return known
+
+    def stamps_at(self, sequence: int) -> dict[str, int | None]:
+        """What the events of the batch that one is in are stamped with."""
+        return {
+            MARK + name: window.marks.stamp_at(self.source, sequence) for name, window in self.windows.items()
+        }
+
+    def _close_windows(self, batch: BatchRef, known: BatchState) -> None:
+        """Tell the windows that get no more rows of a batch."""
+        for name, window in self.windows.items():
+            if self._window_done(known, name):
+                window.close_batch(BatchRef(batch.source, known.ref.start, known.ref.end))
+
+    @staticmethod
+    def _window_done(known: BatchState, name: str) -> bool:
+        waits = ((Wait.parse(other), state) for other, state in known.sinks.items())
+        if known.settled:
+            return True
+        state = known.sinks.get(name + STATE)
+        return (state is None or not state.to_ask) and not any(
+            wait is not None and wait.sink == name + STATE and other.to_ask for wait, other in waits
+        )
 
     def tidy(self, unfinished: Sequence[BatchRef]) -> None:
         """Remove what an earlier run has left of batches that are finished."""
         remove_stray_receipts(self.state, self.source, unfinished)
+        for window in self.windows.values():
+            window.marks.forget_others(self.source, unfinished)
+            window.advance()
 
     def run(self, batch: BatchRef, plan: Plan | None) -> None:
         """Do a batch until it is settled. `plan` is the stream's own; None: read the range.
@@ -347,6 +380,7 @@ class BatchRunner:
         )
         # They count for the round they were written in; later ones would count their rows again.
         remove_receipts(receipts_directory(self.state, batch))
+        self._close_windows(batch, recorded)
         self.departures.add(verdict.outcomes, filtered or {})
         return recorded
 
@@ -407,7 +441,8 @@ class BatchRunner:
         whole = not receipts and all(state.owed is None for state in asked.values())
         if plan is None and self.standing is not None and whole:
             sinks = {name: state.attempts for name, state in asked.items()} | dict.fromkeys(work.held)
-            table, counts = self.standing.run(batch, sinks, work.with_errors)
+            stamps = self.stamps_at(batch.start)
+            table, counts = self.standing.run(batch, sinks, work.with_errors, stamps)
             return from_table(table) + of_counts(counts)
         if plan is None:
             whole = work.with_errors or bool(work.held) or self.unites

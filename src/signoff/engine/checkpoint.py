@@ -42,6 +42,16 @@ class Checkpoint:
         self.stateful = bool(steps)
         self.path = graph.state / "checkpoints" / f"{source}{suffix}"
 
+    def keeps_state(self, shape: str) -> None:
+        """What it holds is state of this form, although no step of the graph says so."""
+        self.stateful = True
+        self.path = self.path.with_name(f"{self.path.name}-{hashlib.sha256(shape.encode()).hexdigest()[:12]}")
+
+    def watermark_ms(self, batch_id: int) -> int:
+        """The watermark that a batch was done with: all windows that end there or before are closed by it."""
+        lines = (self.path / "offsets" / str(batch_id)).read_text().splitlines()
+        return int(json.loads(lines[1])["batchWatermarkMs"])
+
     def exists(self) -> bool:
         return (self.path / "metadata").exists()
 

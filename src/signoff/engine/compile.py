@@ -364,7 +364,17 @@ def _ancestors(graph: Graph, name: str) -> set[str]:
 
 
 def _expression_field(node: Node) -> str:
-    for field in ("where", "routes", "columns", "column", "key", "function", "schema", "routing_key"):
+    for field in (
+        "where",
+        "routes",
+        "columns",
+        "aggregates",
+        "column",
+        "key",
+        "function",
+        "schema",
+        "routing_key",
+    ):
         if field in node.field_lines:
             return field
     return "type"

@@ -324,7 +324,7 @@ class _Server:
         """Whether the sink seems to be down, and the rows it is asked for again."""
         done = deliver(writer, rows.table, self.task.retry, attempts_before=self.task.attempts)
         taken = np.flatnonzero(done.taken)
-        if len(taken):
+        if len(taken) and not self.task.sink.observes:
             everything = len(taken) == len(done.taken)
             self._signed.append(rows.lineage if everything else rows.lineage.take(taken))
         for refusal in done.refused:

@@ -8,6 +8,13 @@
 A step that unites events of several sources is such a place, too: each source has a query of its own, so the
 events meet in a log, and the step, with all behind it, is in the part behind that.
 
+A window is cut out, with a log on either side of the query that keeps its state:
+
+    incoming ─► counts ─► [counts.state]          time, late events and partial results
+                counts.late ─► …                  are in the part in front
+    counts.buffer ─► Spark's state ─► [counts.results]      see `signoff.engine.windows`
+    counts.results.buffer ─► counts ─► …          the part behind, which begins with the results
+
 What the rows look like is known when the part in front is compiled; see `signoff.engine.parts`.
 """
 
@@ -16,13 +23,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+from signoff.engine.waiting import patient_steps
 from signoff.errors import PipelineError, Problem
 from signoff.ledger.outcome import BUFFER
 from signoff.link.handover import HandoverConfig, LinkPlace
 from signoff.pipeline.graph import Graph, Node, Port
 from signoff.pipeline.model import BufferSettings, Retry, SinkConfig, SourceConfig, TransformConfig
 from signoff.sinks.pipeline import PipelineSinkConfig
+from signoff.state.windowing import LATENESS, RESULTS, STATE, LateCountConfig, WindowIntakeConfig
 from signoff.transforms.rows import RowsConfig
+from signoff.transforms.window import WindowConfig, WindowInput
 
 _ROWS = ".rows"
 _RETRY = Retry(initial_ms=100, max_ms=1000)
@@ -35,6 +45,17 @@ class BufferSourceConfig(SourceConfig):
     can_acknowledge: ClassVar[bool] = False
     keeps_ids: ClassVar[bool] = True
     """Its rows keep the ids they had when they were handed on."""
+
+
+class StateSourceConfig(BufferSourceConfig):
+    """The log in front of a window's state."""
+
+    type: Literal["buffer"] = "buffer"
+    window: WindowConfig
+    name: str
+    """The window's."""
+    columns: str
+    """Schema of the rows in its log, as Spark writes it in JSON."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +76,11 @@ class Joint:
     def source(self) -> str:
         """The source that its rows come from."""
         return self.name + BUFFER
+
+    @property
+    def sink(self) -> str:
+        """The sink that hands rows on, as the ledger knows it."""
+        return self.node.name
 
     @property
     def best_effort(self) -> bool:
@@ -79,6 +105,63 @@ class Joint:
 
 
 @dataclass(frozen=True)
+class WindowJoint(Joint):
+    """In front of a window's state; behind it is the query that keeps the state, and nothing else."""
+
+    @property
+    def window(self) -> WindowConfig:
+        assert isinstance(self.node.config, WindowConfig)
+        return self.node.config
+
+    @property
+    def sink(self) -> str:
+        return self.node.name + STATE
+
+    @property
+    def results(self) -> ResultsJoint:
+        """Where the results of the window go on."""
+        waiting = frozenset({self.source}) if self.window.acknowledge == "delivered" else frozenset[str]()
+        return ResultsJoint(self.node, self.name + RESULTS, BufferSettings(), waiting)
+
+    def behind(self, graph: Graph, columns: str = "") -> Graph:
+        file, line, results = self.node.file, self.node.line, self.results
+        config = StateSourceConfig(window=self.window, name=self.node.name, columns=columns)
+        nodes = {
+            self.source: Node(self.source, "source", config, line=line, file=file),
+            results.sink: Node(
+                results.sink, "sink", handover(graph, results), (Port(self.source),), line, file=file
+            ),
+        }
+        return replace(graph, nodes=nodes, warnings=())
+
+
+@dataclass(frozen=True)
+class ResultsJoint(Joint):
+    """Behind a window's state: the results, and all that is made of them."""
+
+    @property
+    def sink(self) -> str:
+        return self.name
+
+    def behind(self, graph: Graph, columns: str = "") -> Graph:
+        name, file, line = self.node.name, self.node.file, self.node.line
+        step = RowsConfig(input=self.source, columns=columns)
+        nodes = {
+            self.source: Node(self.source, "source", BufferSourceConfig(), line=line, file=file),
+            name: Node(name, "transform", step, (Port(self.source),), line, file=file),
+        }
+        for other, node in graph.nodes.items():
+            inputs = tuple(
+                port
+                for port in node.inputs
+                if port == Port(name) or (port.node in nodes and port.node != name and other not in nodes)
+            )
+            if inputs:
+                nodes[other] = replace(node, inputs=inputs)
+        return replace(graph, nodes=nodes, warnings=())
+
+
+@dataclass(frozen=True)
 class Division:
     whole: Graph
     """What was divided."""
@@ -93,8 +176,10 @@ def divide(graph: Graph, behind: Joint | None = None) -> Division:
     `behind`: where the graph itself was cut off. Buffers that are on disk and not in use any more are found
     only where nothing was cut yet.
     """
-    joints = [joint for name in graph.transforms if (joint := _meeting(graph, name)) is not None]
-    nodes = _in_front(graph, {joint.node.name for joint in joints})
+    meetings = [joint for name in graph.transforms if (joint := _meeting(graph, name)) is not None]
+    nodes = _in_front(graph, {joint.node.name for joint in meetings})
+    windows = [_window(graph, nodes, name) for name in graph.transforms if _is_window(nodes, name)]
+    joints: list[Joint] = [*(joint for joint in meetings if joint.node.name in nodes), *windows]
     front = replace(graph, nodes=nodes)
     own = None if behind is None else behind.node.name
     joints += [
@@ -102,7 +187,7 @@ def divide(graph: Graph, behind: Joint | None = None) -> Division:
         for name in front.sinks
         if name in graph.sinks and name != own and (joint := joint_of(front, name))
     ]
-    waiting = [joint.node for joint in joints if joint.awaited_by]
+    waiting = [joint.node for joint in joints if joint.awaited_by and not isinstance(joint, WindowJoint)]
     if behind is not None and behind.node.kind == "transform" and waiting:
         raise PipelineError([_nested(waiting[0], behind)])
     known = {joint.name for joint in joints}
@@ -116,8 +201,10 @@ def divide(graph: Graph, behind: Joint | None = None) -> Division:
         for name, node in front.sinks.items()
         if isinstance(node.config, PipelineSinkConfig)
     }
+    for window in windows:
+        _put_window(graph, nodes, window)
     for joint in joints:
-        if joint.in_use:
+        if joint.in_use and not isinstance(joint, WindowJoint):
             inputs = nodes[joint.node.name].inputs
             nodes[joint.node.name] = replace(
                 joint.node, kind="sink", config=handover(graph, joint), inputs=inputs
@@ -136,12 +223,47 @@ def _nested(node: Node, behind: Joint) -> Problem:
 
 def all_joints(graph: Graph) -> list[tuple[Graph, Joint]]:
     """Every place where a pipeline is cut, with the graph that is cut there."""
-    division, found = divide(graph), list[tuple[Graph, Joint]]()
+    return _joints(divide(graph))
+
+
+def _joints(division: Division) -> list[tuple[Graph, Joint]]:
+    found: list[tuple[Graph, Joint]] = []
     for joint in division.joints:
-        found.append((graph, joint))
-        behind = divide(joint.behind(graph), joint)
-        found += [(behind.whole, other) for other in behind.joints]
+        found.append((division.whole, joint))
+        if isinstance(joint, WindowJoint):
+            found.append((joint.behind(division.whole), joint.results))
+            joint = joint.results
+        found += _joints(divide(joint.behind(division.whole), joint))
     return found
+
+
+def _is_window(nodes: dict[str, Node], name: str) -> bool:
+    return name in nodes and isinstance(nodes[name].config, WindowConfig)
+
+
+def _window(graph: Graph, nodes: dict[str, Node], name: str) -> WindowJoint:
+    node, waiting = nodes[name], frozenset[str]()
+    assert isinstance(node.config, WindowConfig)
+    if node.config.acknowledge == "delivered":
+        waiting = frozenset(replace(graph, nodes=nodes).upstream_sources(name))
+    return WindowJoint(node, name, BufferSettings(), waiting)
+
+
+def _put_window(graph: Graph, nodes: dict[str, Node], joint: WindowJoint) -> None:
+    """The part of a window in front of its state, in its place, and the sinks behind that."""
+    name, node, window = joint.node.name, joint.node, joint.window
+    late = Port(name, "late")
+    read = any(late in other.inputs for other in nodes.values())
+    nodes[name] = replace(
+        node, config=WindowInput(window=window, late_is_read=read, on_error=window.on_error)
+    )
+    place = buffer_place(graph, joint.source)
+    count = LateCountConfig(place=place, keys=window.keys, retry=_RETRY)
+    for sink, config, port in (
+        (joint.sink, handover(replace(graph, nodes=nodes), joint), Port(name)),
+        (name + LATENESS, count, late),
+    ):
+        nodes[sink] = Node(sink, "sink", config, (port,), node.line, file=node.file)
 
 
 def _meeting(graph: Graph, name: str) -> Joint | None:
@@ -168,7 +290,13 @@ def _in_front(graph: Graph, meetings: set[str]) -> dict[str, Node]:
     """The nodes that rows reach without going through these, and these themselves."""
     nodes: dict[str, Node] = {}
     for name, node in graph.nodes.items():
-        inputs = tuple(port for port in node.inputs if port.node in nodes and port.node not in meetings)
+        inputs = tuple(
+            port
+            for port in node.inputs
+            if port.node in nodes
+            and port.node not in meetings
+            and (port.output is not None or not _is_window(nodes, port.node))
+        )
         if node.kind == "source" or inputs:
             nodes[name] = replace(node, inputs=inputs)
     return nodes
@@ -208,15 +336,35 @@ def _settled_by_others(graph: Graph, name: str) -> set[str]:
 def handover(graph: Graph, joint: Joint) -> HandoverConfig:
     config = joint.node.config
     assert isinstance(config, SinkConfig | TransformConfig)
-    return HandoverConfig(
-        place=buffer_place(graph, joint.source),
-        sink=joint.node.name,
-        max_bytes=joint.settings.max_bytes,
-        when_full=joint.settings.when_full,
-        awaited_by=joint.awaited_by,
-        retry=_RETRY,
-        on_failure=config.on_failure if isinstance(config, SinkConfig) else config.on_error,
+    fields = {
+        "place": buffer_place(graph, joint.source),
+        "sink": joint.sink,
+        "max_bytes": joint.settings.max_bytes,
+        "when_full": joint.settings.when_full,
+        "awaited_by": joint.awaited_by,
+        "retry": _RETRY,
+        "on_failure": config.on_failure if isinstance(config, SinkConfig) else config.on_error,
+    }
+    if not isinstance(joint, WindowJoint):
+        return HandoverConfig.model_validate(fields)
+    window = joint.window
+    return WindowIntakeConfig.model_validate(
+        {
+            **fields,
+            "panes": window.panes,
+            "keys": window.keys,
+            "measures": window.measures,
+            "combines": _same_rows_again(graph, joint.node.name),
+            "with_origins": bool(joint.awaited_by),
+            "progress": window.progress,
+            "sources": frozenset(graph.upstream_sources(joint.node.name)),
+        }
     )
+
+
+def _same_rows_again(graph: Graph, name: str) -> bool:
+    """Whether a batch gives a step the same rows whenever it is done: no step in front may fail for now."""
+    return not (patient_steps(graph).keys() & graph.upstream(name))
 
 
 def _way_out(graph: Graph, node: Node, config: PipelineSinkConfig) -> HandoverConfig:

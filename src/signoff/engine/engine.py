@@ -21,19 +21,21 @@ from pyspark.sql import SparkSession
 from signoff.engine.answers import build_bearers
 from signoff.engine.buffers import read_buffers
 from signoff.engine.control import Control, GaveUp
-from signoff.engine.division import all_joints
+from signoff.engine.division import StateSourceConfig, WindowJoint, all_joints
 from signoff.engine.parts import build_parts
 from signoff.engine.query import Shared, SourceQuery
 from signoff.engine.ranges import RangeQuery
 from signoff.engine.replay import Replayer
 from signoff.engine.session import start_session
 from signoff.engine.stream import StreamQuery
+from signoff.engine.windows import WindowQuery
 from signoff.errors import PermanentError, TransientError
 from signoff.intake.holding import Held
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.secrets import redact
+from signoff.state.windowing import WindowIntake
 from signoff.transforms.contract import Transform
 
 logger = logging.getLogger(__name__)
@@ -77,7 +79,20 @@ class Engine:
         self._best_effort = {joint.source for _, joint in all_joints(graph) if joint.best_effort}
         self.bearers = build_bearers(graph, [part.graph for part in parts], self.ledger, self.queries)
         self.replayer = Replayer(parts)
+        self._windows = [
+            (
+                entry.sink,
+                [query for query in self.queries.values() if entry.sink in query.runner.windows.values()],
+            )
+            for _, entry in self._entries
+            if isinstance(entry.sink, WindowIntake)
+        ]
         self._restart_at: dict[str, tuple[float, float]] = {}
+
+        for joint in (joint for _, joint in all_joints(graph) if isinstance(joint, WindowJoint)):
+            query, intake = self.queries[joint.source], self.sinks[joint.sink].sink
+            assert isinstance(query, WindowQuery) and isinstance(intake, WindowIntake)
+            query.remind = intake.remind
 
     def run(self) -> str | None:
         """Run until stopped and drained. Returns why it gave up, or None."""
@@ -104,6 +119,7 @@ class Engine:
                         query.holding.look(query.why_held())
                     for bearer in self.bearers:
                         bearer.tidy()
+                    self._tend_windows()
                     tidy_at = time.monotonic() + _TIDY_S
                 if time.monotonic() >= replays_at and not self.control.stopping:
                     self.replayer.run()
@@ -158,6 +174,15 @@ class Engine:
             self._restart_at[name] = (now + wait, min(wait * 2, _RESTART_MOST_S))
             query.start()
 
+    def _tend_windows(self) -> None:
+        """Close windows that wait for events in vain; not while stopping, for they may come later."""
+        for window, queries in self._windows:
+            for query in queries:
+                window.marks.fold_late(query.source, self.ledger.needed_from(query.source))
+            if not self.control.stopping or self.control.patience_s is not None:
+                quiet = all(self.ledger.books(q.source).next >= q.log.head() for q in queries)
+                window.advance(quiet=quiet)
+
     def _gave_up(self) -> str | None:
         if self.control.patience_s is not None:
             for name, (_, wait) in self._restart_at.items():
@@ -201,6 +226,8 @@ class Engine:
 
 def _query(shared: Shared, source: str) -> SourceQuery:
     """A stream where a step behind the source needs one."""
+    if isinstance(shared.graph.nodes[source].config, StateSourceConfig):
+        return WindowQuery(shared, source)
     steps = (shared.graph.nodes[name].config for name in shared.graph.downstream(source))
     streams = any(isinstance(step, Transform) and step.streams for step in steps)
     return StreamQuery(shared, source) if streams else RangeQuery(shared, source)

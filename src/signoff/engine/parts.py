@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
@@ -10,17 +9,19 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from signoff.engine.compile import Plan, compile_source
 from signoff.engine.control import Control
-from signoff.engine.division import Division, Joint, divide
+from signoff.engine.division import Division, Joint, WindowJoint, divide
 from signoff.engine.query import Shared
 from signoff.engine.serving import build_sinks
+from signoff.engine.windows import check_shape
 from signoff.errors import PipelineError
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import SourceConfig
 from signoff.transforms.contract import FieldError
-from signoff.transforms.frame import MergeConflict, unified
+from signoff.transforms.frame import MARK, MergeConflict, unified
 from signoff.transforms.rows import check_kept
+from signoff.transforms.window import RESULT_ID, WindowInput, link_schema, merged
 
 _COLUMNS = (
     "_sequence BIGINT, payload {payload}, headers MAP<STRING, STRING>, message_id STRING, "
@@ -46,7 +47,15 @@ def graphs(division: Division, spark: SparkSession) -> list[Graph]:
     plans = {name: _plan(division.front, name, spark) for name in division.front.sources}
     parts = [graph]
     for joint in division.joints:
-        behind = joint.behind(division.whole, _columns(joint, plans))
+        columns = _columns(joint, plans)
+        if isinstance(joint, WindowJoint):
+            rows = link_schema(joint.window, columns)
+            check_shape(division.whole, joint, rows.json())
+            parts.append(joint.behind(division.whole, rows.json()))
+            results = merged(joint.window, joint.name, spark.createDataFrame([], rows)).schema
+            columns = {field.name: field.dataType for field in results if field.name != RESULT_ID}
+            joint = joint.results
+        behind = joint.behind(division.whole, _as_json(columns))
         parts += graphs(divide(behind, joint), spark)
     return parts
 
@@ -56,7 +65,19 @@ def no_events(graph: Graph, source: str, spark: SparkSession) -> DataFrame:
     config = graph.nodes[source].config
     assert isinstance(config, SourceConfig)
     payload = "BINARY" if config.encoding == "binary" else "STRING"
-    return spark.createDataFrame([], _COLUMNS.format(payload=payload))
+    columns = _COLUMNS.format(payload=payload)
+    return spark.createDataFrame(
+        [], columns + "".join(f", {MARK}{name} BIGINT" for name in windows_of(graph, source))
+    )
+
+
+def windows_of(graph: Graph, source: str) -> list[str]:
+    """The windows that rows of a source come to, in the part of the graph it is in."""
+    return [
+        name
+        for name, node in graph.transforms.items()
+        if isinstance(node.config, WindowInput) and source in graph.upstream_sources(name)
+    ]
 
 
 def _plan(graph: Graph, source: str, spark: SparkSession) -> Plan:
@@ -66,16 +87,12 @@ def _plan(graph: Graph, source: str, spark: SparkSession) -> Plan:
     return plan
 
 
-def _columns(joint: Joint, plans: Mapping[str, Plan]) -> str:
+def _columns(joint: Joint, plans: Mapping[str, Plan]) -> Mapping[str, DataType]:
     """What the rows of all sources look like together."""
-    node = joint.node
+    node, name = joint.node, joint.sink
     try:
         schema: Mapping[str, DataType] = unified(
-            {
-                source: plan.sinks[node.name].schema
-                for source, plan in plans.items()
-                if node.name in plan.sinks
-            }
+            {source: plan.sinks[name].schema for source, plan in plans.items() if name in plan.sinks}
         )
         check_kept(schema)
         _check_order(joint, schema)
@@ -86,7 +103,11 @@ def _columns(joint: Joint, plans: Mapping[str, Plan]) -> str:
         raise PipelineError(
             [node.problem(error.code, error.message, at=error.field, hint=error.hint)]
         ) from None
-    return json.dumps(StructType([StructField(name, kind) for name, kind in schema.items()]).jsonValue())
+    return schema
+
+
+def _as_json(columns: Mapping[str, DataType]) -> str:
+    return str(StructType([StructField(name, kind) for name, kind in columns.items()]).json())
 
 
 def _check_order(joint: Joint, schema: Mapping[str, DataType]) -> None:

@@ -33,7 +33,9 @@ from signoff.log.spark import read_range
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import OnFailure, SourceConfig, TransformConfig
 from signoff.sinks.contract import BatchRef
+from signoff.state.windowing import STATE, WindowIntake
 from signoff.transforms.contract import Transform
+from signoff.transforms.window import WindowInput
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +96,7 @@ class SourceQuery(ABC):
             control=shared.control,
             range_plan=self.range_plan,
             isolate=self._isolate,
+            windows=windows_at(graph, source, shared.sinks),
             unites=bool(uniting),
             before_uniting=frozenset(n for n in reachable if ({n} | graph.downstream(n)) & uniting),
         )
@@ -171,6 +174,7 @@ class SourceQuery(ABC):
             encoding=self.config.encoding,
             without=without,
             parts=parts or self.most_tasks,
+            stamps=self.runner.stamps_at(start),
         )
 
     @property
@@ -207,6 +211,14 @@ class SourceQuery(ABC):
         ]
         self._letters.store(outcomes, self.shared.control)
         exclude(self.log_directory, culprits)
+
+
+def windows_at(graph: Graph, source: str, sinks: Mapping[str, SinkEntry]) -> dict[str, WindowIntake]:
+    """The windows that rows of a source come to, by name."""
+    names = [node.name for node in graph.transforms.values() if isinstance(node.config, WindowInput)]
+    reached = graph.downstream(source)
+    intakes = {name: sinks[name + STATE].sink for name in names if name in reached and name + STATE in sinks}
+    return {name: sink for name, sink in intakes.items() if isinstance(sink, WindowIntake)}
 
 
 def drop_reasons(graph: Graph) -> dict[str, str]:

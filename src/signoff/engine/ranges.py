@@ -21,6 +21,7 @@ from signoff.engine.standing import StandingPass
 from signoff.errors import EngineError
 from signoff.log.spark import RangeReader
 from signoff.sinks.contract import BatchRef
+from signoff.transforms.frame import MARK
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,10 @@ class RangeQuery(SourceQuery):
         self._halt = self.runner.halt = threading.Event()
         self._parking = Parking(self.runner)
         self.log_directory.mkdir(parents=True, exist_ok=True)
-        reader = RangeReader(self.spark, self.log_directory, self.config.encoding, self.most_tasks)
+        stamps = [MARK + name for name in self.runner.windows]
+        reader = RangeReader(
+            self.spark, self.log_directory, self.config.encoding, self.most_tasks, stamps=stamps
+        )
         self.runner.standing = StandingPass(
             self.source,
             self.runner.sinks,

@@ -22,7 +22,7 @@ from signoff.engine.delivery import Pass
 from signoff.engine.lock import engine_lock
 from signoff.engine.parts import build_parts
 from signoff.engine.poison import last_line
-from signoff.engine.query import Shared, stage_policies, uniting_steps
+from signoff.engine.query import Shared, stage_policies, uniting_steps, windows_at
 from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
 from signoff.engine.serving import sink_task
 from signoff.engine.session import start_session
@@ -36,6 +36,7 @@ from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import OnFailure, SinkConfig, SourceConfig
 from signoff.pipeline.secrets import redact
 from signoff.sinks.contract import BatchRef
+from signoff.transforms.frame import MARK
 
 logger = logging.getLogger(__name__)
 
@@ -124,6 +125,20 @@ class Replayer:
 
     def _deliver(self, source: str, stage: str, letters: Sequence[DeadLetter], anew: bool) -> Round:
         graph = self.shared.graph
+        batch = _batch_of(source, letters)
+        windows = windows_at(graph, source, self.shared.sinks).values()
+        for window in windows:
+            window.stamp(batch)  # nothing is closed until its rows are there
+        try:
+            return self._deliver_batch(source, stage, letters, anew, batch)
+        finally:
+            for window in windows:
+                window.close_batch(batch)
+
+    def _deliver_batch(
+        self, source: str, stage: str, letters: Sequence[DeadLetter], anew: bool, batch: BatchRef
+    ) -> Round:
+        graph = self.shared.graph
         is_sink = graph.nodes[stage].kind == "sink"
         plan = compile_source(
             graph,
@@ -137,7 +152,6 @@ class Replayer:
         assert plan is not None
         rows = None if anew else tuple(RowRef(letter.sequence, letter.child) for letter in letters)
         asked = {name: SinkState(done=False, owed=rows) for name in plan.sinks}
-        batch = _batch_of(source, letters)
         results = self._pass(plan, batch, asked, with_errors=not is_sink)
         return self._judge(source, batch, asked, results)
 
@@ -242,8 +256,17 @@ class Replayer:
                 "message_id": pa.array([event.message_id for event in events], pa.string()),
                 "received_at": pa.array(times, pa.timestamp("us", "UTC")),
                 "error": pa.array(errors, pa.string()),
+                **self._stamps(source, len(events)),
             }
         )
+
+    def _stamps(self, source: str, number: int) -> dict[str, pa.Array]:
+        """What is replayed comes to windows as what comes now does: it may be late."""
+        windows = windows_at(self.shared.graph, source, self.shared.sinks)
+        return {
+            MARK + name: pa.repeat(pa.scalar(window.marks.mark, pa.int64()), number)
+            for name, window in windows.items()
+        }
 
 
 def _decoded(payload: bytes, encoding: str) -> tuple[str | bytes | None, str | None]:

@@ -56,13 +56,18 @@ class StandingPass:
         self._planned[key] = [self._plan(*key)]
 
     def run(
-        self, batch: BatchRef, sinks: Mapping[str, int | None], with_errors: bool
+        self,
+        batch: BatchRef,
+        sinks: Mapping[str, int | None],
+        with_errors: bool,
+        stamps: Mapping[str, int | None],
     ) -> tuple[pa.Table, dict[str, int]]:
         """Hand the rows of a batch to some sinks. `sinks`: how often each was asked before; None: is held.
+        `stamps`: what all rows of the batch are stamped with.
 
         Returns the results, and with errors how many rows ended at which step.
         """
-        tasks = self._reader.tell(batch.start, batch.end, dict(sinks))
+        tasks = self._reader.tell(batch.start, batch.end, dict(sinks), stamps)
         key = (tasks, frozenset(sinks), with_errors)
         with self._choosing:
             idle = self._planned.setdefault(key, [])

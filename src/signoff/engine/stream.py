@@ -62,13 +62,23 @@ class StreamQuery(SourceQuery):
             )
             .load()
         )
-        self._plan = self._compile(stream, streaming=True)
         self._query = (
-            self._plan.df.writeStream.foreachBatch(self._batch)
+            self._begin(stream)
+            .writeStream.foreachBatch(self._batch)
+            .outputMode(self._output_mode)
             .queryName(self.source)
             .option("checkpointLocation", str(self.checkpoint.path))
             .start()
         )
+
+    def _begin(self, stream: DataFrame) -> DataFrame:
+        """What is computed of the events of the log."""
+        self._plan = self._compile(stream, streaming=True)
+        return self._plan.df
+
+    @property
+    def _output_mode(self) -> str:
+        return "append"
 
     def failure(self) -> str | None:
         if self._query is None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from signoff.engine.children import Child
-from signoff.engine.division import all_joints
+from signoff.engine.division import WindowJoint, all_joints, buffer_place
 from signoff.errors import StateError
 from signoff.intake import Job, Status, read_status
 from signoff.ledger.ledger import Ledger
@@ -33,6 +33,8 @@ from signoff.ledger.runlock import RunLock
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import SourceConfig
+from signoff.state.marks import Marks
+from signoff.state.windowing import marks_path
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +79,8 @@ class Run:
         """Every process has ended; what is settled now is the result."""
         self.ledger: Ledger | None = None
         self._file = file
-        self._buffers = [joint.source for _, joint in all_joints(graph) if not joint.best_effort]
+        self._joints = [joint for _, joint in all_joints(graph)]
+        self._buffers = [joint.source for joint in self._joints if not joint.best_effort]
         self._intakes: dict[str, Child] = {}
         self._intake = intake
         self._engine = engine or Child("the engine", "signoff.engine", self._engine_job())
@@ -179,13 +182,27 @@ class Run:
                 return False
             if self.ledger.settled_upto(name) < status.durable_sequence or not status.drained:
                 return False
-        return not self._rows_wait()
+        return not self._rows_wait() and not self._windows_wait()
 
     def _rows_wait(self) -> bool:
         """Whether a buffer of the pipeline holds rows that its sink has not taken."""
         assert self.ledger is not None
         logs = self.graph.state / "log"
         return any(self.ledger.settled_upto(name) < LogReader(logs / name).head() for name in self._buffers)
+
+    def _windows_wait(self) -> bool:
+        """Whether windows will still be closed, or results given out, although no more events come."""
+        for joint in self._joints:
+            if isinstance(joint, WindowJoint):
+                path = marks_path(buffer_place(self.graph, joint.source))
+                marks = Marks(path, joint.window.progress, (), readonly=True)
+                try:
+                    idle = joint.window.idle_after is not None
+                    if not marks.all_given or (idle and marks.open_windows):
+                        return True
+                finally:
+                    marks.close_store()
+        return False
 
     def _finish(self, on_tick: Callable[[Run], None]) -> None:
         for child in self._intakes.values():

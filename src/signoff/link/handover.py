@@ -115,7 +115,7 @@ class HandoverSink(Sink):
             self._log = self._notes = None
 
     def open(self, part: Part) -> Writer:
-        return _PartWriter(self._place.parts, part)
+        return PartWriter(self._place.parts, part)
 
     def commit(self, batch: BatchRef, parts: Sequence[bytes]) -> None:
         with self._lock:
@@ -167,7 +167,7 @@ class HandoverSink(Sink):
         return self._log, self._notes
 
 
-class _PartWriter(Writer):
+class PartWriter(Writer):
     """One task's rows, in a file that is durable when it is closed."""
 
     def __init__(self, directory: Path, part: Part) -> None:

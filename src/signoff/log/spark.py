@@ -237,12 +237,14 @@ def read_range(
     encoding: Encoding = "utf-8",
     without: Iterable[int] = (),
     parts: int | None = None,
+    stamps: Mapping[str, int | None] | None = None,
 ) -> DataFrame:
     """The rows of a range, as `spark.read.format("signoff")` gives them, but planned in this process.
 
     For a driver that reads many ranges: Spark starts Python processes to plan a data source, which
     costs more than a second each time. The range is cut up now, so it must be in the log already; with
-    `parts` given into so many tasks, each with the share that `evenly` gives it.
+    `parts` given into so many tasks, each with the share that `evenly` gives it. `stamps`: further columns,
+    each with one value for all rows.
     """
     options = LogOptions(directory, start, end, None, None, spark.sparkContext.defaultParallelism, encoding)
     schema = LogDataSource({"path": str(directory), "encoding": encoding}).schema()
@@ -253,7 +255,8 @@ def read_range(
         for part in reading.divide(start, end, parts)
     ]
     numbers = spark.range(0, len(shares), 1, max(len(shares), 1))
-    return numbers.mapInArrow(_ReadParts(reading, shares), schema)
+    stamps = stamps or {}
+    return numbers.mapInArrow(_ReadParts(reading, shares, stamps), _with_stamps(schema, stamps))
 
 
 @dataclass(frozen=True)
@@ -265,6 +268,8 @@ class ToldRange:
     parts: tuple[LogPartition, ...]
     note: Any
     """What else the job was told."""
+    stamps: Mapping[str, int | None]
+    """The value that all rows have in each further column."""
 
 
 _TOLD = "signoff.range"
@@ -283,24 +288,32 @@ class RangeReader:
         directory: Path,
         encoding: Encoding = "utf-8",
         most_tasks: int | None = None,
+        stamps: Sequence[str] = (),
     ) -> None:
         self.spark = spark
         self._most_tasks = most_tasks or spark.sparkContext.defaultParallelism
         options = LogOptions(directory, None, None, None, None, self._most_tasks, encoding)
-        self._schema = LogDataSource({"path": str(directory), "encoding": encoding}).schema()
-        self._reading = _Reading(options, to_arrow_schema(self._schema, timezone="UTC"))
+        schema = LogDataSource({"path": str(directory), "encoding": encoding}).schema()
+        self._reading = _Reading(options, to_arrow_schema(schema, timezone="UTC"))
+        self._schema = _with_stamps(schema, stamps)
+        self._stamps = tuple(stamps)
 
     def rows(self, tasks: int) -> DataFrame:
         """The rows of whatever range the job is told, read by so many tasks (see `tell`)."""
         return self.spark.range(0, tasks, 1, tasks).mapInArrow(_ReadTold(self._reading), self._schema)
 
-    def tell(self, start: int, end: int, note: Any = None) -> int:
+    def tell(
+        self, start: int, end: int, note: Any = None, stamps: Mapping[str, int | None] | None = None
+    ) -> int:
         """Tell the next jobs of this thread their range; returns by how many tasks it is to be read.
+
+        `stamps`: the value that all rows have in each of the columns the reader was made with.
 
         `note` is for whoever uses the rows, and is not secret: Spark may log it.
         """
         parts = self._reading.divide(start, end)
-        told = [start, end, [[*astuple(part.part), part.left_out] for part in parts], note]
+        values = {name: (stamps or {}).get(name) for name in self._stamps}
+        told = [start, end, [[*astuple(part.part), part.left_out] for part in parts], note, values]
         self.spark.sparkContext.setLocalProperty(_TOLD, json.dumps(told))
         return 1 if len(parts) < 2 else self._most_tasks
 
@@ -309,8 +322,9 @@ def told_range() -> ToldRange:
     """Executor: the range this task's job was told."""
     context = TaskContext.get()
     assert context is not None
-    start, end, parts, note = json.loads(context.getLocalProperty(_TOLD))
-    return ToldRange(start, end, tuple(LogPartition(Slice(*part[:4]), part[4]) for part in parts), note)
+    start, end, parts, note, stamps = json.loads(context.getLocalProperty(_TOLD))
+    shares = tuple(LogPartition(Slice(*part[:4]), part[4]) for part in parts)
+    return ToldRange(start, end, shares, note, stamps)
 
 
 class _ReadTold:
@@ -320,23 +334,40 @@ class _ReadTold:
         self._reading = reading
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        parts = told_range().parts
+        told = told_range()
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                if number < len(parts):
-                    yield from self._reading.read(parts[number])
+                if number < len(told.parts):
+                    yield from _stamped(self._reading.read(told.parts[number]), told.stamps)
 
 
 class _ReadParts:
     """Executor: each number that comes in stands for the part of that number."""
 
-    def __init__(self, reading: _Reading, parts: Sequence[LogPartition]) -> None:
-        self._reading, self._parts = reading, parts
+    def __init__(
+        self, reading: _Reading, parts: Sequence[LogPartition], stamps: Mapping[str, int | None]
+    ) -> None:
+        self._reading, self._parts, self._stamps = reading, parts, stamps
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                yield from self._reading.read(self._parts[number])
+                yield from _stamped(self._reading.read(self._parts[number]), self._stamps)
+
+
+def _with_stamps(schema: StructType, names: Iterable[str]) -> StructType:
+    whole = StructType(list(schema.fields))
+    for name in names:
+        whole = whole.add(name, LongType())
+    return whole
+
+
+def _stamped(rows: Iterator[pa.RecordBatch], stamps: Mapping[str, int | None]) -> Iterator[pa.RecordBatch]:
+    """The rows, with columns behind the others that have one value each."""
+    for batch in rows:
+        further = [pa.repeat(pa.scalar(stamp, pa.int64()), batch.num_rows) for stamp in stamps.values()]
+        schema = pa.schema([*batch.schema, *(pa.field(name, pa.int64()) for name in stamps)])
+        yield pa.RecordBatch.from_arrays([*batch.columns, *further], schema=schema) if stamps else batch
 
 
 def _between(sequences: Any, start: int, end: int) -> list[int]:

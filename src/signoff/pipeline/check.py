@@ -276,7 +276,8 @@ class _Checker:
                 self.problems.append(node.problem("unreachable", f"nothing reads {node.label}", hint=hint))
                 continue
             config = self.configs.get(name)
-            for output in config.outputs if isinstance(config, TransformConfig) else ():
+            needed = config.needed_outputs if isinstance(config, TransformConfig) else ()
+            for output in needed:
                 if f"{name}.{output}" not in self.read:
                     message = f'nothing reads the output "{output}" of {node.label}'
                     hint = "events that go only there count as dropped"

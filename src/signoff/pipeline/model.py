@@ -158,6 +158,11 @@ class TransformConfig(InputsConfig):
         return ()
 
     @property
+    def needed_outputs(self) -> tuple[str, ...]:
+        """Those of them that somebody should read."""
+        return self.outputs
+
+    @property
     def has_main_output(self) -> bool:
         """Whether `input: name` may be written without an output; false for a `route`."""
         return not self.outputs

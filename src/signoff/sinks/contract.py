@@ -92,6 +92,8 @@ class Sink(ABC):
     """Made from a config on the driver, sent to executors by pickle: holds no connection itself."""
 
     atomic: ClassVar[bool] = False
+    observes: ClassVar[bool] = False
+    """Whether it only looks on: what it is given does not count as delivered."""
     wants_origins: ClassVar[bool] = False
     """Whether its rows are to say, in a last column, which event they were made from."""
 

@@ -15,6 +15,7 @@ TYPES = TypesByName[TransformConfig](
         "unfold": "signoff.transforms.unfold:UnfoldConfig",
         "merge": "signoff.transforms.merge:MergeConfig",
         "dedupe": "signoff.transforms.dedupe:DedupeConfig",
+        "window": "signoff.transforms.window:WindowConfig",
         "sample": "signoff.transforms.sample:SampleConfig",
         "enrich": "signoff.transforms.enrich:EnrichConfig",
         "python": "signoff.transforms.python:PythonConfig",

@@ -36,6 +36,9 @@ SEQUENCE = "_sequence"
 CHILD = "_child"
 RECEIVED_AT = "_received_at"
 OTHERS = "_others"
+MARK = "_mark_"
+"""Begins the name of a column that says, in microseconds, up to where a window was closed when the batch
+began; it has the same value in all rows of a batch."""
 ORIGIN = "_origin"
 """The one column of lineage that a user's DataFrame function sees and must keep."""
 
@@ -233,7 +236,8 @@ class Frame:
 
 def lineage_of(df: DataFrame) -> list[str]:
     """The columns of lineage that a frame, or what was cut out of it, has."""
-    return [SEQUENCE, CHILD, RECEIVED_AT, *([OTHERS] if OTHERS in df.columns else [])]
+    further = [name for name in df.columns if name == OTHERS or name.startswith(MARK)]
+    return [SEQUENCE, CHILD, RECEIVED_AT, *further]
 
 
 class MergeConflict(Exception):
@@ -269,6 +273,7 @@ def begin(
         F.col("received_at").alias(RECEIVED_AT),
         F.col("error").isNull().alias(alive),
         F.col("error").alias(error),
+        *(name for name in df.columns if name.startswith(MARK)),
         *(F.col(logical).alias(physical) for logical, physical in names.items()),
     )
     frame.add_error(stage, error, policy)

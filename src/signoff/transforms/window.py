@@ -1,0 +1,393 @@
+"""`window`: aggregates of the events of a time, by keys, whatever order they come in.
+
+What is computed where (see docs/decisions/0010):
+
+    the source's query   time checked, late events split off, partial results of each task    `WindowInput`
+    a streaming query    partial results put together in Spark's state store, windows closed   `merged`
+
+An event is late when all windows it belongs to were closed as its batch began; it leaves through the output
+`late`, as it came. One that missed only some of its (sliding) windows is in the others, and leaves there as
+well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    IntegralType,
+    LongType,
+    MapType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from signoff.pipeline.durations import Duration
+from signoff.pipeline.model import Config, Names
+from signoff.state.marks import Progress
+from signoff.state.panes import Panes
+from signoff.state.partial import START, Measure
+from signoff.state.windowing import MARK as CLOSED
+from signoff.state.windowing import TIME
+from signoff.transforms.contract import FieldError, Step, Transform
+from signoff.transforms.frame import CHILD, MARK, RECEIVED_AT, SEQUENCE, View, begin_again
+from signoff.transforms.merge import check_keys
+
+WINDOW_START, WINDOW_END = "window_start", "window_end"
+RESULT_ID = "__id"
+_INTEGERS = DecimalType(37, 0)
+"""Whole numbers are summed up in this type, in which they cannot overflow."""
+_SIMPLE = re.compile(r"^\s*(count|sum|avg|mean|min|max)\s*\((.*)\)\s*$", re.IGNORECASE | re.DOTALL)
+_MICROS = 1_000_000
+
+
+class LastEvents(Config):
+    """Time has come as far as the oldest of the newest events."""
+
+    last_events: int = Field(ge=1)
+    """How many of the newest events are looked at."""
+
+
+class WindowConfig(Transform):
+    summary: ClassVar[str] = "Aggregate events by keys in windows of event time; late ones leave apart."
+    example: ClassVar[str] = (
+        "size: 10m\ntime: eventTime\nkeys: [stationId]\naggregates: {count: count(*)}\n"
+        "allowed_lateness: 15m\n"
+    )
+    type: Literal["window"] = "window"
+    size: Annotated[Duration, Field(ge=0.001)]
+    """Length of a window (`10m`). Windows are aligned to the epoch, so hours begin at full hours UTC."""
+    every: Annotated[Duration, Field(ge=0.001)] | None = None
+    """How often a window begins; by default one after the other. Less than `size`: windows overlap, and an
+    event is in several."""
+    time: str | None = None
+    """Column with the time of the event (TIMESTAMP). Without it, the time of receipt. An event whose time is
+    null, before `earliest` or more than `ahead` after its receipt is a dead letter."""
+    keys: Names = ()
+    """Columns: one result for each combination of their values in a window."""
+    aggregates: dict[str, str] = Field(min_length=1)
+    """`name: expression` pairs of Spark SQL aggregates: `count(*)`, `avg(value)`, `max_by(value, time)`.
+    Where all are a `count`, `sum`, `avg`, `min` or `max`, what is handed on is small; any other expression
+    makes each event be handed on for itself. A sum that overflows is null."""
+    allowed_lateness: Annotated[Duration, Field(ge=0)] = 0
+    """How far behind an event may be: a window is closed when time has come this far beyond its end."""
+    watermark: Literal["bounded"] | LastEvents = "bounded"
+    """How far time has come: `bounded`, to the latest event; `{last_events: N}`, to the oldest among the
+    newest N events that were in time."""
+    emit: Literal["closed", "updates"] = "closed"
+    """`closed`: each result once, when its window is closed. `updates`: whenever it has changed, each time
+    under the same id; give sinks behind it `ordered_by` if they must not fall back to an earlier one."""
+    acknowledge: Literal["save_point", "delivered"] = "save_point"
+    """When an event is settled: `save_point`, when it is in the window's durable state; `delivered`, when the
+    results it went into are delivered."""
+    idle_after: Annotated[Duration, Field(gt=0)] | None = None
+    """When no event has come for so long, the open windows are closed; null waits for the events that say
+    that their time is over. With several sources, one that is silent for so long is not waited for."""
+    earliest: datetime = datetime(1971, 1, 1, tzinfo=UTC)
+    """Times before are not believed: clocks that were never set begin at the epoch."""
+    ahead: Annotated[Duration, Field(gt=0)] = 86_400
+    """How far after its receipt the time of an event may lie: one from the future would close all windows."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> WindowConfig:
+        if self.every is not None and self.every > self.size:
+            raise ValueError('"every" is longer than "size": events between the windows would be in none')
+        taken = {WINDOW_START, WINDOW_END, *self.keys}
+        twice = next((name for name in self.aggregates if name in taken), None)
+        if twice or {WINDOW_START, WINDOW_END} & set(self.keys):
+            raise ValueError(f'two columns of the result are called "{twice or WINDOW_START}"')
+        if self.earliest.timestamp() <= 0:
+            raise ValueError('"earliest" must be after 1970-01-01')
+        return self
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return ("late",)
+
+    @property
+    def has_main_output(self) -> bool:
+        return True
+
+    @property
+    def needed_outputs(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def panes(self) -> Panes:
+        size = round(self.size * 1000) * 1000
+        return Panes(size, size if self.every is None else round(self.every * 1000) * 1000)
+
+    @property
+    def progress(self) -> Progress:
+        number = None if self.watermark == "bounded" else self.watermark.last_events
+        return Progress(round(self.allowed_lateness * _MICROS), number, self.idle_after)
+
+    @property
+    def measures(self) -> tuple[Measure, ...] | None:
+        """The aggregates, if all of them can be put together from partial ones."""
+        found = [measure_of(place, text) for place, text in enumerate(self.aggregates.values())]
+        simple = tuple(measure for measure in found if measure is not None)
+        return simple if len(simple) == len(found) else None
+
+    @property
+    def shape(self) -> dict[str, object]:
+        """What the state depends on: with another one it cannot be gone on with."""
+        return {
+            "size": self.panes.size,
+            "every": self.panes.every,
+            "keys": list(self.keys),
+            "aggregates": self.aggregates,
+        }
+
+    def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
+        """The step as a whole, over a batch: what its columns are, and whether Spark accepts it."""
+        found = WindowInput(window=self, late_is_read=True).compile(step, view)
+        handed = found[None].frame.schema_of(found[None])
+        nothing = view.frame.df.sparkSession.createDataFrame([], link_schema(self, handed))
+        schema = merged(self, step.name, nothing).schema
+        made = view.frame.cut(view).select(
+            SEQUENCE,
+            CHILD,
+            RECEIVED_AT,
+            *(
+                F.lit(None).cast(field.dataType).alias(field.name)
+                for field in schema
+                if field.name != RESULT_ID
+            ),
+        )
+        columns = [field.name for field in schema if field.name != RESULT_ID]
+        return {None: begin_again(made, columns, view.frame), "late": found["late"]}
+
+
+class WindowInput(Transform):
+    """The part of a window in front of its state. Made by the engine, never written by users."""
+
+    type: Literal["window_input"] = "window_input"
+    drops: ClassVar[str] = "late"
+    window: WindowConfig
+    late_is_read: bool
+    """Somebody reads the late events; else they are dropped, and counted."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return ("late",)
+
+    @property
+    def has_main_output(self) -> bool:
+        return True
+
+    def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
+        window, frame = self.window, view.frame
+        check_window(window, view)
+        mark = MARK + step.name
+        time = F.col(RECEIVED_AT) if window.time is None else F.col(window.time).cast("timestamp")
+        micros = frame.compute(view, {"time": F.unix_micros(time)})["time"]
+        if mark not in frame.df.columns:
+            # In a check the mark is of no interest; in a run it is missing behind a step that unites rows.
+            mark = frame.compute(view, {"mark": F.lit(None).cast("bigint")})["mark"]
+        known = View(frame, view.alive, {**view.columns, TIME: micros, CLOSED: mark})
+        error = frame.compute(known, {"error": self._wrong(F.col(TIME))})["error"]
+        frame.add_error(step.name, error, self.on_error)
+        panes, valid = window.panes, F.col(error).isNull()
+        open_, missed = (
+            F.coalesce(F.expr(f"{end} > {CLOSED}"), F.lit(True))
+            for end in (panes.last_end(TIME), panes.first_end(TIME))
+        )
+        flags = frame.compute(known, {"alive": valid & open_, "late": valid & ~missed})
+        if not self.late_is_read:
+            frame.note_ends(step.name, View(frame, flags["late"], {}), [flags["alive"]])
+        rows = View(frame, flags["alive"], known.columns)
+        return {None: self._rows(rows), "late": View(frame, flags["late"], view.columns)}
+
+    def _wrong(self, time: Column) -> Column:
+        """Why the time of an event is not believed."""
+        window = self.window
+        name = window.time or "the time of receipt"
+        earliest = round(window.earliest.timestamp() * _MICROS)
+        ahead = F.unix_micros(F.col(RECEIVED_AT)) + F.lit(round(window.ahead * _MICROS))
+        said = F.date_format(F.timestamp_micros(time), "yyyy-MM-dd HH:mm:ss 'UTC'")
+        return (
+            F.when(time.isNull(), F.lit(f"{name} is null: the event has no time"))
+            .when(
+                time < F.lit(earliest),
+                F.concat(
+                    F.lit(f"{name} is "), said, F.lit(f", before {window.earliest:%Y-%m-%d %H:%M:%S} UTC")
+                ),
+            )
+            .when(
+                time > ahead,
+                F.concat(F.lit(f"{name} is "), said, F.lit(", too far after the receipt of the event")),
+            )
+        )
+
+    def _rows(self, view: View) -> View:
+        """What is handed on of each event: time, keys, and the values that are aggregated."""
+        window, measures = self.window, self.window.measures
+        fixed = {TIME: view.columns[TIME]}
+        if window.panes.sliding:
+            fixed[CLOSED] = view.columns[CLOSED]
+        if measures is None:
+            others = {name: column for name, column in view.columns.items() if name not in (TIME, CLOSED)}
+            return View(view.frame, view.alive, {**fixed, **others})
+        keys = {name: view.columns[name] for name in window.keys}
+        values = {
+            measure.column: _value(view, measure, text)
+            for measure, text in zip(measures, window.aggregates.values(), strict=True)
+            if measure.function != "rows"
+        }
+        return View(view.frame, view.alive, {**fixed, **keys, **view.frame.compute(view, values)})
+
+
+def measure_of(place: int, text: str) -> Measure | None:
+    """An aggregate that can be put together from partial ones; None for any other expression."""
+    match = _SIMPLE.match(text)
+    if match is None or not _is_one_argument(match[2]) or re.match(r"\s*distinct\b", match[2], re.IGNORECASE):
+        return None
+    function, argument = match[1].lower(), match[2].strip()
+    result = f"__p{place}"
+    if function == "count" and argument in ("*", "1"):
+        return Measure("rows", "", result)
+    if function in ("avg", "mean"):
+        return Measure("avg", f"__m{place}", result, f"__n{place}")
+    if function == "count":
+        return Measure("count", f"__m{place}", result)
+    if function == "sum":
+        return Measure("sum", f"__m{place}", result)
+    return Measure("min" if function == "min" else "max", f"__m{place}", result)
+
+
+def _is_one_argument(text: str) -> bool:
+    """Whether what stands between the outer parentheses is one expression, and the parentheses are a pair."""
+    depth = 0
+    quote = ""
+    for sign in text:
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"`":
+            quote = sign
+        elif sign == "(":
+            depth += 1
+        elif sign == ")":
+            depth -= 1
+            if depth < 0:
+                return False
+        elif sign == "," and depth == 0:
+            return False
+    return depth == 0 and bool(text.strip())
+
+
+def _value(view: View, measure: Measure, text: str) -> Column:
+    """The argument of an aggregate, in a type in which partial values are exact."""
+    match = _SIMPLE.match(text)
+    assert match is not None
+    value = F.expr(match[2])
+    if measure.function == "avg":
+        return value.cast("double")
+    if measure.function == "sum":
+        kind = view.frame.scoped(view).select(value.alias("v")).schema["v"].dataType
+        if isinstance(kind, IntegralType):
+            return value.cast(_INTEGERS)
+        return value if isinstance(kind, DecimalType) else value.cast("double")
+    return value
+
+
+def check_window(window: WindowConfig, view: View) -> None:
+    """Raises FieldError for what only the columns show."""
+    check_keys(window.keys, view)
+    schema = view.frame.schema_of(view)
+    for key in window.keys:
+        if isinstance(schema[key], ArrayType | MapType | StructType | VariantType):
+            message = f'key "{key}" is {schema[key].simpleString()}'
+            raise FieldError("keys", "type-error", message, "use a column of a simple type")
+    if window.time is None:
+        return
+    if window.time not in view.columns:
+        known = ", ".join(view.columns)
+        raise FieldError(
+            "time", "unresolved-column", f'there is no column "{window.time}"', f"there is: {known}"
+        )
+    kind = schema[window.time]
+    if not isinstance(kind, TimestampType | TimestampNTZType):
+        message = f'column "{window.time}" is {kind.simpleString()}, not a timestamp'
+        raise FieldError("time", "type-error", message, "convert it with a select: timestamp_millis(…)")
+
+
+def link_schema(window: WindowConfig, handed: Mapping[str, DataType]) -> StructType:
+    """The rows in the log between the two parts, as JSON; `handed`: the columns `WindowInput` gives."""
+    fields = [StructField(START, LongType()), StructField(CLOSED, LongType())]
+    measures = window.measures
+    if measures is None:
+        return StructType(fields + [StructField(n, t) for n, t in handed.items() if n not in (TIME, CLOSED)])
+    fields += [StructField(name, handed[name]) for name in window.keys]
+    for measure in measures:
+        kind: DataType = LongType() if measure.function in ("rows", "count") else handed[measure.column]
+        if measure.function == "sum" and isinstance(kind, DecimalType) and kind != _INTEGERS:
+            kind = DecimalType(38, kind.scale)
+        fields.append(StructField(measure.result, kind))
+        if measure.number:
+            fields.append(StructField(measure.number, LongType()))
+    return StructType(fields)
+
+
+def merged(window: WindowConfig, name: str, rows: DataFrame) -> DataFrame:
+    """The results, from rows with the columns of `link_schema`: `__id`, window, keys and aggregates.
+
+    Of a stream they come when Spark's watermark has passed the end of a window. It is the lower of the mark
+    that the rows bring and the latest end of a window, which is always behind it: so it is the mark.
+    """
+    end = F.timestamp_micros(F.col(START) + F.lit(window.panes.size))
+    marked = (
+        rows.withColumn(CLOSED, F.timestamp_micros(CLOSED))
+        .withColumn(WINDOW_END, end)
+        .withWatermark(CLOSED, "0 seconds")
+        .withWatermark(WINDOW_END, "0 seconds")
+        .where(F.col(WINDOW_END).isNotNull())
+    )
+    groups = marked.groupBy(START, WINDOW_END, *window.keys)
+    schema = {field.name: field.dataType for field in rows.schema}
+    results = groups.agg(*(value.alias(result) for result, value in _aggregates(window, schema)))
+    key = F.to_json(F.struct(START, *window.keys), {"ignoreNullFields": "false"})
+    identity = F.concat_ws(
+        "/",
+        F.lit(name),
+        F.floor(F.col(START) / F.lit(_MICROS)).cast("string"),
+        F.substring(F.sha2(key, 256), 1, 16),
+    )
+    return results.select(
+        identity.alias(RESULT_ID),
+        F.timestamp_micros(START).alias(WINDOW_START),
+        WINDOW_END,
+        *window.keys,
+        *window.aggregates,
+    )
+
+
+def _aggregates(window: WindowConfig, schema: Mapping[str, DataType]) -> Iterator[tuple[str, Column]]:
+    measures = window.measures
+    for place, (name, text) in enumerate(window.aggregates.items()):
+        if measures is None:
+            yield name, F.expr(text)
+            continue
+        measure = measures[place]
+        value = F.col(measure.result)
+        if measure.function in ("rows", "count"):
+            yield name, F.coalesce(F.sum(value), F.lit(0)).cast("bigint")
+        elif measure.function == "avg":
+            yield name, F.try_divide(F.sum(value), F.sum(measure.number))
+        elif measure.function == "sum":
+            whole = schema[measure.result] == _INTEGERS
+            yield name, F.try_sum(value).try_cast("bigint") if whole else F.try_sum(value)
+        else:
+            yield name, F.min(value) if measure.function == "min" else F.max(value)
