@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from pyroaring import BitMap64
 
-from signoff.engine.division import all_joints, buffer_place, buffers_on_disk, handover
+from signoff.engine.division import ResultsJoint, all_joints, buffer_place, buffers_on_disk, handover
 from signoff.engine.letters import to_store
 from signoff.engine.query import SourceQuery
 from signoff.engine.verdict import BY_POLICY
@@ -93,6 +93,8 @@ def build_bearers(
     """One for each link of a pipeline, which is run in these parts."""
     bearers = []
     for part, joint in all_joints(graph):
+        if isinstance(joint, ResultsJoint) and joint.awaited_by:
+            continue  # answered otherwise: see `signoff.engine.returns`
         config = handover(part, joint)
         notes = LinkNotes(config.place.database)
         bearer = Bearer(config, ledger, notes, LedgerAnswers(ledger, joint.source), queries, outside=False)

@@ -18,7 +18,7 @@ from typing import Literal
 
 from pyspark.sql import SparkSession
 
-from signoff.engine.answers import build_bearers
+from signoff.engine.answers import Bearer, build_bearers
 from signoff.engine.buffers import read_buffers
 from signoff.engine.control import Control, GaveUp
 from signoff.engine.division import StateSourceConfig, WindowJoint, all_joints
@@ -26,6 +26,7 @@ from signoff.engine.parts import build_parts
 from signoff.engine.query import Shared, SourceQuery
 from signoff.engine.ranges import RangeQuery
 from signoff.engine.replay import Replayer
+from signoff.engine.returns import ResultsBearer, build_returns
 from signoff.engine.session import start_session
 from signoff.engine.stream import StreamQuery
 from signoff.engine.windows import WindowQuery
@@ -77,7 +78,10 @@ class Engine:
         self._entries = [(name, entry) for part in parts for name, entry in part.sinks.items()]
         self.queries = {name: _query(part, name) for part in parts for name in part.graph.sources}
         self._best_effort = {joint.source for _, joint in all_joints(graph) if joint.best_effort}
-        self.bearers = build_bearers(graph, [part.graph for part in parts], self.ledger, self.queries)
+        self.bearers: list[Bearer | ResultsBearer] = [
+            *build_bearers(graph, [part.graph for part in parts], self.ledger, self.queries),
+            *build_returns(graph, self.ledger, self.queries),
+        ]
         self.replayer = Replayer(parts)
         self._windows = [
             (

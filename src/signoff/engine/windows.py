@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -33,7 +37,7 @@ from signoff.pipeline.secrets import redact
 from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Part, Sink
 from signoff.sinks.retry import next_wait_s
 from signoff.state.marks import Marks, Progress
-from signoff.state.windowing import RESULTS, marks_path
+from signoff.state.windowing import MARK_ID, RESULTS, marks_path
 from signoff.transforms.window import RESULT_ID, WindowConfig, merged
 
 logger = logging.getLogger(__name__)
@@ -122,17 +126,28 @@ class WindowQuery(StreamQuery):
     def _record(self, batch: BatchRef) -> None:
         ledger = self.shared.ledger
         known = ledger.open_batch(batch.source, batch.start, batch.end, [self._sink_name])
-        if known.settled:
+        state = known.sinks.get(self._sink_name)
+        if known.settled or (state is not None and state.handed is not None):
             return
+        waiting = self._rows(batch) if self._window.acknowledge == "delivered" else BitMap64()
+        wait = SinkState(done=False, attempts=1, since=time.time(), owed=(), handed=waiting)
         ledger.record(
             batch.source,
             batch.start,
             batch.end,
-            delivered=from_range(batch.start, batch.end),
+            delivered=from_range(batch.start, batch.end) - waiting,
             outcomes=[],
-            sinks={self._sink_name: SinkState(done=True)},
-            owed=known.owed - known.owed,
+            sinks={self._sink_name: wait if waiting else SinkState(done=True)},
+            owed=waiting,
         )
+
+    def _rows(self, batch: BatchRef) -> BitMap64:
+        """The events of a batch that are rows, and not marks."""
+        found = BitMap64()
+        for first, events in self.log.read(batch.start, batch.end, ["message_id"]):
+            marks = pc.starts_with(events.column("message_id"), MARK_ID)
+            found |= BitMap64((np.flatnonzero(~np.asarray(marks)) + first).tolist())
+        return found
 
 
 def graph_marks(graph: Graph, source: str) -> Path:

@@ -1,0 +1,172 @@
+"""Bringing back what became of a window's results to the rows they were made of. Runs on the driver.
+
+Only for windows with `acknowledge: delivered`: the rows in front of the state stay owed, and with them the
+events they stand for, until the result of their window and keys is settled. A row belongs to the results that
+have its window and keys and were given out by the batch it came with, or a later one; the first of them
+settles it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyroaring import BitMap64
+
+from signoff.engine.answers import LedgerAnswers
+from signoff.engine.division import WindowJoint, all_joints, buffer_place
+from signoff.engine.query import SourceQuery
+from signoff.ledger.batches import Answer
+from signoff.ledger.ledger import Ledger
+from signoff.ledger.outcome import RowOutcome, RowRef
+from signoff.ledger.sequences import from_range
+from signoff.link.notes import Handed, LinkNotes
+from signoff.log import LogReader
+from signoff.pipeline.graph import Graph
+from signoff.state.partial import START
+from signoff.transforms.window import WINDOW_START
+
+logger = logging.getLogger(__name__)
+
+_NOTHING = 2**62
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def build_returns(graph: Graph, ledger: Ledger, queries: Mapping[str, SourceQuery]) -> list[ResultsBearer]:
+    """One for each window whose events wait for its results."""
+    bearers = []
+    for part, joint in all_joints(graph):
+        if isinstance(joint, WindowJoint) and joint.window.acknowledge == "delivered":
+            bearer = ResultsBearer(part, joint, ledger, queries)
+            queries[joint.results.source].needed_elsewhere.append(bearer.needed_from)
+            bearers.append(bearer)
+    return bearers
+
+
+class ResultsBearer:
+    """Brings the answers of one window's results to the rows in front of its state."""
+
+    def __init__(
+        self, graph: Graph, joint: WindowJoint, ledger: Ledger, queries: Mapping[str, SourceQuery]
+    ) -> None:
+        results = joint.results
+        self._source, self._sink, self._keys = joint.source, results.sink, joint.window.keys
+        self._ledger, self._queries = ledger, queries
+        self._notes = LinkNotes(buffer_place(graph, results.source).database)
+        self._rows_log = LogReader(buffer_place(graph, joint.source).log)
+        self._results_log = LogReader(buffer_place(graph, results.source).log)
+        self._answers = LedgerAnswers(ledger, results.source)
+        self._waiting: dict[str, list[int]] = {}
+        """By window and keys, the rows that wait for a result."""
+        self._loaded: dict[int, int] = {}
+        """The batches whose rows are among them: where each begins and ends."""
+        self._told = BitMap64()
+        """Results that the rows have been told of."""
+        self._seen: tuple[int, int] | None = None
+
+    def tend(self) -> None:
+        """Bring what is new; cheap when nobody has written."""
+        version = (self._ledger.version(), self._notes.version())
+        if version == self._seen:
+            return
+        self._load()
+        settled, whole, head = self._answers.settled(), True, self._results_log.head()
+        for handed in self._notes.each():
+            if handed.last > head or not self._is_recorded(handed):
+                whole = False
+                continue
+            mine = settled & from_range(handed.first, handed.last)
+            if new := mine - self._told:
+                self._bring(handed, new)
+                self._told |= new
+            if len(mine) == handed.last - handed.first:
+                self._notes.forget(handed)
+                self._told -= mine
+        self._seen = version if whole else None
+
+    def needed_from(self) -> int:
+        """The results' log is read from here on."""
+        return min((handed.first for handed in self._notes.each()), default=_NOTHING)
+
+    def tidy(self) -> None:
+        """Nothing of its own to remove."""
+
+    def close(self) -> None:
+        self._notes.close()
+
+    def _is_recorded(self, handed: Handed) -> bool:
+        """Whether the ledger knows that the batch's rows wait for results."""
+        batch = handed.batch
+        if batch.start == batch.end:
+            return True
+        known = self._ledger.batch(batch.source, batch.start, batch.end)
+        if known is None:
+            return False
+        state = known.sinks.get(self._sink)
+        return known.settled or (state is not None and (state.done or state.handed is not None))
+
+    def _load(self) -> None:
+        """Read which rows wait, of batches that are new."""
+        open_batches = self._ledger.open_batches(self._source)
+        for known in open_batches:
+            state = known.sinks.get(self._sink)
+            if known.ref.start in self._loaded or state is None or not state.handed:
+                continue
+            self._loaded[known.ref.start] = known.ref.end
+            for number, row in self._read(self._rows_log, known.ref.start, known.ref.end):
+                if number in state.handed:
+                    self._waiting.setdefault(self._key(row[START], row), []).append(number)
+        still = {known.ref.start for known in open_batches}
+        self._loaded = {start: end for start, end in self._loaded.items() if start in still}
+
+    def _bring(self, handed: Handed, new: BitMap64) -> None:
+        delivered = self._answers.delivered(handed.first, handed.last)
+        exceptions: dict[int, list[RowOutcome]] = {}
+        for outcome in self._answers.exceptions(handed.first, handed.last):
+            exceptions.setdefault(outcome.row.sequence, []).append(outcome)
+        rows, taken, outcomes = BitMap64(), BitMap64(), list[RowOutcome]()
+        for number, result in self._read(self._results_log, handed.first, handed.last):
+            if number not in new:
+                continue
+            key = self._key(_micros(result[WINDOW_START]), result)
+            mine = [row for row in self._waiting.get(key, ()) if row < handed.batch.end]
+            rows |= BitMap64(mine)
+            if number in delivered:
+                taken |= BitMap64(mine)
+            outcomes += [
+                RowOutcome(RowRef(row), one.stage, one.outcome, one.reason, one.transient)
+                for one in exceptions.get(number, ())
+                for row in mine
+            ]
+            left = [row for row in self._waiting.pop(key, ()) if row >= handed.batch.end]
+            if left:
+                self._waiting[key] = left
+        self._release(rows, taken, outcomes)
+
+    def _release(self, rows: BitMap64, taken: BitMap64, outcomes: Sequence[RowOutcome]) -> None:
+        query = self._queries.get(self._source)
+        for start, end in self._loaded.items():
+            mine = rows & from_range(start, end)
+            if not mine:
+                continue
+            own = [outcome for outcome in outcomes if outcome.row.sequence in mine]
+            answer = Answer(mine, BitMap64(), taken & mine, own)
+            self._ledger.release(self._source, start, end, self._sink, answer)
+            if query is not None:
+                query.look_again(start)
+
+    def _key(self, start: int, row: Mapping[str, object]) -> str:
+        return json.dumps([start, *(row.get(name) for name in self._keys)])
+
+    @staticmethod
+    def _read(log: LogReader, start: int, end: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        for first, events in log.read(start, end, ["payload"]):
+            for place, payload in enumerate(events.column("payload").to_pylist()):
+                yield first + place, json.loads(payload)
+
+
+def _micros(text: str) -> int:
+    return (datetime.fromisoformat(text) - _EPOCH) // timedelta(microseconds=1)
