@@ -37,6 +37,7 @@ from signoff.transforms.frame import (
     begin_again,
     unified,
 )
+from signoff.transforms.window import WindowConfig, WindowInput
 
 SOURCE_COLUMNS = ("payload", "headers", "message_id", "received_at")
 """What transforms see of an event before anything is parsed."""
@@ -196,6 +197,8 @@ class _Compiler:
         }
         streams = sorted(name for name, step in steps.items() if step.streams)
         for name, step in steps.items():
+            if isinstance(step, WindowConfig | WindowInput):
+                self._check_in_front(name, steps)
             if streams and step.unites:
                 self._report(
                     self.graph.nodes[name],
@@ -203,6 +206,18 @@ class _Compiler:
                     "unites-in-stream",
                     f'it unites events of a batch, but "{streams[0]}" makes {self.source} a stream',
                     "use a step that keeps no state, such as a function with mode: rows",
+                )
+
+    def _check_in_front(self, name: str, steps: Mapping[str, Transform]) -> None:
+        """A window must know of each event whether it was late when its batch was first done."""
+        for other in sorted(self.graph.upstream(name) & steps.keys()):
+            if steps[other].streams or steps[other].unites:
+                self._report(
+                    self.graph.nodes[name],
+                    "inputs" if self.graph.nodes[name].field_lines.get("inputs") else "input",
+                    "window-in-stream",
+                    f'a window cannot stand behind "{other}" ({steps[other].type})',
+                    "put that step into a pipeline of its own in front (sink and source `pipeline`)",
                 )
 
     def _inputs(self, node: Node) -> dict[str, View]:

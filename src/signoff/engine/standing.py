@@ -60,7 +60,7 @@ class StandingPass:
         batch: BatchRef,
         sinks: Mapping[str, int | None],
         with_errors: bool,
-        stamps: Mapping[str, int | None],
+        stamps: Mapping[str, int | None] | None = None,
     ) -> tuple[pa.Table, dict[str, int]]:
         """Hand the rows of a batch to some sinks. `sinks`: how often each was asked before; None: is held.
         `stamps`: what all rows of the batch are stamped with.

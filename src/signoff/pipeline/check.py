@@ -30,6 +30,9 @@ from signoff.pipeline.problems import did_you_mean, suggestion
 from signoff.pipeline.secrets import Expansion
 from signoff.pipeline.validate import validate
 
+_LEASE = 0.9
+"""The share of a broker's patience that may be used up."""
+
 
 def check(draft: Draft, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
     """The graph of a draft; raises PipelineError with all problems, in the order of the file."""
@@ -47,6 +50,7 @@ def check(draft: Draft, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
         raise PipelineError(_in_order(checker.problems, draft.file))
     graph = Graph(settings, draft.file, draft.base, checker.ordered())
     checker.refusals(graph)
+    checker.holding(graph)
     if checker.problems:
         raise PipelineError(_in_order(checker.problems, draft.file))
     checker.patience(graph)
@@ -359,6 +363,54 @@ class _Checker:
                     message = f'{node.label} cannot refuse events of "{source}", which "{others[0]}" settles'
                     hint = "use on_failure: dead_letter"
                     self.problems.append(node.problem("cannot-refuse", message, at="on_failure", hint=hint))
+
+    def holding(self, graph: Graph) -> None:
+        """What holds events must let go of them before their source, or its broker, stops waiting."""
+        for name, step in graph.transforms.items():
+            assert isinstance(step.config, TransformConfig)
+            if not step.config.holds:
+                continue
+            for source in sorted(graph.upstream_sources(name)):
+                config = graph.nodes[source].config
+                assert isinstance(config, SourceConfig)
+                if not step.config.lets_go:
+                    self._may_deadlock(name, step.config, source, config)
+                elif graph.acknowledges(source):
+                    self._held_too_long(name, step.config, source, config)
+
+    def _may_deadlock(self, name: str, step: TransformConfig, source: str, config: SourceConfig) -> None:
+        held, limit = sum(step.holds.values()), config.most_unacknowledged
+        sums = " + ".join(f"{field} {seconds:g} s" for field, seconds in step.holds.items() if seconds)
+        room = f"{config.log.max_bytes} bytes of its log" if limit is None else f"{limit} events (prefetch)"
+        rate = "" if limit is None else f", that is {limit} / {held:g} s = {limit / held:.4g} a second"
+        message = (
+            f'{self.nodes[name].label} holds events until later ones come: {sums} = {held:g} s. "{source}" '
+            f"delivers none while {room} are unacknowledged{rate}: with more than that nobody lets go"
+        )
+        hint = "set idle_after, or use acknowledge: save_point"
+        self.problems.append(self.nodes[name].problem("may-deadlock", message, at="acknowledge", hint=hint))
+
+    def _held_too_long(self, name: str, step: TransformConfig, source: str, config: SourceConfig) -> None:
+        held = sum(step.holds.values())
+        sums = " + ".join(f"{field} {seconds:g} s" for field, seconds in step.holds.items() if seconds)
+        limits = []
+        if config.patience_s is not None:
+            limit = _LEASE * config.patience_s
+            limits.append((limit, f"{_LEASE} x {config.patience_s:g} s = {limit:g} s (its consumer timeout)"))
+        if config.acknowledge_within is not None:
+            limits.append(
+                (config.acknowledge_within, f"{config.acknowledge_within:g} s (acknowledge_within)")
+            )
+        short = min(limits, default=None)
+        if short is not None and held >= short[0]:
+            message = (
+                f'{self.nodes[name].label} may hold an event for {sums} = {held:g} s, but "{source}" waits '
+                f"{short[1]} for it"
+            )
+            hint = "use acknowledge: save_point, shorter windows, or raise the timeout at the broker and here"
+            self.problems.append(
+                self.nodes[name].problem("held-too-long", message, at="acknowledge", hint=hint)
+            )
 
     def patience(self, graph: Graph) -> None:
         """Compare how long a source's other side waits for an answer with how long a sink may retry.

@@ -123,6 +123,11 @@ class SourceConfig(NodeConfig):
         return False
 
     @property
+    def most_unacknowledged(self) -> int | None:
+        """How many events may be unacknowledged before no more come; None: as many as the log holds."""
+        return None
+
+    @property
     def lease_cap_s(self) -> float | None:
         """How far progress may extend `acknowledge_within`, counted from receipt; None: not at all."""
         return None
@@ -161,6 +166,16 @@ class TransformConfig(InputsConfig):
     def needed_outputs(self) -> tuple[str, ...]:
         """Those of them that somebody should read."""
         return self.outputs
+
+    @property
+    def holds(self) -> Mapping[str, float]:
+        """How long an event may be held here before it is settled: seconds, by the fields that say so."""
+        return {}
+
+    @property
+    def lets_go(self) -> bool:
+        """Whether what is held is let go when no more events come."""
+        return True
 
     @property
     def has_main_output(self) -> bool:

@@ -63,6 +63,42 @@ CODES: dict[str, Code] = {
         "alarms.yaml:8 [bad-value] source \"incoming\" field \"on_acknowledge\" must be 'keep', 'move' or "
         "'delete', not \"archive\"",
     ),
+    "may-deadlock": Code(
+        "A step holds events until later ones come, and their source delivers no later ones before it is "
+        "acknowledged.",
+        "Set `idle_after`, so that what is held is let go when no more events come, or acknowledge "
+        "events when "
+        "they are in the durable state (`acknowledge: save_point`).",
+        'alarms.yaml:21 [may-deadlock] transform "counts" holds events until later ones come: size 600 s + '
+        'allowed_lateness 900 s = 1500 s. "alarms" delivers none while 200000 events (prefetch) are '
+        "unacknowledged, that is 200000 / 1500 s = 133.3 a second: with more than that nobody "
+        "lets go",
+    ),
+    "held-too-long": Code(
+        "A step may hold events for longer than their source, or its broker, waits for an acknowledgement.",
+        "Acknowledge events when they are in the durable state (`acknowledge: save_point`), make the windows "
+        "shorter, or raise the timeout at the broker and in the pipeline.",
+        'alarms.yaml:21 [held-too-long] transform "counts" may hold an event for size 3600 s + '
+        "idle_after 60 s = "
+        '3660 s, but "alarms" waits 0.9 x 1800 s = 1620 s (its consumer timeout) for it',
+    ),
+    "state-changed": Code(
+        "A step that keeps state was changed in a way that the state it has cannot follow, while it holds "
+        "events.",
+        "Let its windows be closed first: run the pipeline as it was once more, with `idle_after: 1s`. "
+        "Or give "
+        "the step another name: its state begins anew, and the windows of the old one are never closed.",
+        'alarms.yaml:21 [state-changed] transform "counts" has open windows that were begun with '
+        'another "keys" '
+        '(["stationId"])',
+    ),
+    "window-in-stream": Code(
+        "A window stands behind a step that makes its source a stream (`dedupe`, a function on "
+        "DataFrames) or "
+        "that unites events.",
+        "Put that step into a pipeline of its own in front (sink and source `pipeline`).",
+        'alarms.yaml:21 [window-in-stream] transform "counts": a window cannot stand behind "once" (dedupe)',
+    ),
     "bad-name": Code(
         "A name of a node, or of an output of a `route`, holds other characters than letters, digits and _.",
         "Names appear in event ids and file names: begin with a letter and use letters, digits and _ only.",

@@ -135,6 +135,10 @@ class RabbitmqConfig(SourceConfig):
         return "consumer_timeout" in self.model_fields_set
 
     @property
+    def most_unacknowledged(self) -> int | None:
+        return self.prefetch
+
+    @property
     def lease_cap_s(self) -> float | None:
         return LEASE_SHARE * self.consumer_timeout
 

@@ -125,6 +125,20 @@ class WindowConfig(Transform):
         return ()
 
     @property
+    def holds(self) -> Mapping[str, float]:
+        if self.acknowledge != "delivered":
+            return {}
+        return {
+            "size": self.size,
+            "allowed_lateness": self.allowed_lateness,
+            "idle_after": self.idle_after or 0.0,
+        }
+
+    @property
+    def lets_go(self) -> bool:
+        return self.idle_after is not None
+
+    @property
     def panes(self) -> Panes:
         size = round(self.size * 1000) * 1000
         return Panes(size, size if self.every is None else round(self.every * 1000) * 1000)

@@ -1,0 +1,58 @@
+"""A window that may hold events for ever, or for longer than their source waits, is refused with the sums."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from signoff.catalog import default
+from signoff.errors import PipelineError
+from signoff.pipeline.load import load
+
+RABBIT = "{type: rabbitmq, url: 'amqp://localhost', queues: [q]}"
+FILES = "{type: files, path: in/*}"
+HTTP = "{type: http, port: 0, acknowledge_within: 5m}"
+
+
+def codes(tmp_path: Path, source: str, window: str) -> list[tuple[str, str]]:
+    file = tmp_path / "p.yaml"
+    file.write_text(f"""
+name: p
+sources:
+  incoming: {source}
+transforms:
+  counts: {{type: window, input: incoming, size: 10m, aggregates: {{n: count(*)}}, {window}}}
+sinks:
+  out: {{type: console, input: counts}}
+""")
+    try:
+        load(file, default())
+    except PipelineError as error:
+        return [(problem.code, problem.message) for problem in error.problems]
+    return []
+
+
+@pytest.mark.case(35)
+@pytest.mark.parametrize(
+    ("source", "window", "code", "says"),
+    [
+        (RABBIT, "allowed_lateness: 15m, acknowledge: delivered", "may-deadlock",
+         "200000 / 1500 s = 133.3 a second"),
+        (FILES, "acknowledge: delivered", "may-deadlock", "bytes of its log"),
+        (RABBIT, "allowed_lateness: 15m, acknowledge: delivered, idle_after: 3m", "held-too-long",
+         "size 600 s + allowed_lateness 900 s + idle_after 180 s = 1680 s"),
+        (HTTP, "acknowledge: delivered, idle_after: 1m", "held-too-long", "300 s (acknowledge_within)"),
+    ],
+)  # fmt: skip
+def test_a_window_that_may_not_let_go_in_time_is_refused_with_the_arithmetic(
+    tmp_path: Path, source: str, window: str, code: str, says: str
+) -> None:
+    ((found, message),) = codes(tmp_path, source, window)
+    assert found == code and says in message
+
+
+@pytest.mark.case(35)
+@pytest.mark.parametrize("window", ["allowed_lateness: 15m", "acknowledge: delivered, idle_after: 1m"])
+def test_a_window_that_lets_go_of_its_events_is_accepted(tmp_path: Path, window: str) -> None:
+    assert codes(tmp_path, RABBIT, window) == []
