@@ -250,6 +250,17 @@ def test_state_is_carried_over_a_change_that_leaves_it_as_it_is_and_refused_othe
     assert results(product.table())[(0, "x")][0] == 3
 
 
+@pytest.mark.case(34)
+def test_windows_that_a_run_left_open_are_closed_by_the_next_also_without_events(inline: Make) -> None:
+    product = inline(**pipeline(FILES))
+    product.put("a.jsonl", [at(0), at(1), at(70)])
+    assert product.run_once().code == 0
+    assert written(product) == []
+    product.write(pipeline(FILES, idle_after="1s"))
+    assert product.run_once().code == 0
+    assert results(product.table()) == expected([(0, "x", 1), (1, "x", 1), (70, "x", 1)])
+
+
 @pytest.mark.case(24, 34, 37)
 def test_windows_survive_kills_at_any_moment(real: Callable[..., Product]) -> None:
     events = disordered(3000, within=119, seed=5)

@@ -358,16 +358,18 @@ def link_schema(window: WindowConfig, handed: Mapping[str, DataType]) -> StructT
 def merged(window: WindowConfig, name: str, rows: DataFrame) -> DataFrame:
     """The results, from rows with the columns of `link_schema`: `__id`, window, keys and aggregates.
 
-    Of a stream they come when Spark's watermark has passed the end of a window. It is the lower of the mark
-    that the rows bring and the latest end of a window, which is always behind it: so it is the mark.
+    Of a stream they come when Spark's watermark has passed the end of a window. Spark takes the lower of two:
+    of the latest mark, and of the latest end of a window, which is never before the mark. So it is the mark.
     """
-    end = F.timestamp_micros(F.col(START) + F.lit(window.panes.size))
+    end = F.timestamp_micros(F.coalesce(F.col(START) + F.lit(window.panes.size), F.col(CLOSED)))
+    # One condition with the watermark's column in it: Spark moves others to where marks would not be seen.
+    is_row = F.when(F.col(START).isNotNull(), F.col(WINDOW_END)).isNotNull()
     marked = (
-        rows.withColumn(CLOSED, F.timestamp_micros(CLOSED))
-        .withColumn(WINDOW_END, end)
+        rows.withColumn(WINDOW_END, end)
+        .withColumn(CLOSED, F.timestamp_micros(CLOSED))
         .withWatermark(CLOSED, "0 seconds")
         .withWatermark(WINDOW_END, "0 seconds")
-        .where(F.col(WINDOW_END).isNotNull())
+        .where(is_row)
     )
     groups = marked.groupBy(START, WINDOW_END, *window.keys)
     schema = {field.name: field.dataType for field in rows.schema}
