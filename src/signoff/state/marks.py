@@ -1,0 +1,268 @@
+"""How far event time has come at one window step: its watermark, kept on disk.
+
+A window is closed when its end is at or before the *mark*. Invariants:
+
+- The mark only grows. It is given to Spark in the order of the link's log, behind the rows it was found from.
+- Every batch is stamped with the mark of the moment it was first opened, and has the same stamp whenever it is
+  done again: so the same events of it are late.
+- While a batch is open, the mark does not pass its stamp. So no row that was in time when its batch began
+  meets a window that has been closed since, whatever other sources and other batches do.
+
+Times are microseconds since the epoch; a mark is a whole number of milliseconds, as Spark's watermark is.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from signoff.ledger.store import Store
+from signoff.sinks.contract import BatchRef
+
+_VERSION = 1
+_SCHEMA = """
+CREATE TABLE seen (
+    source TEXT PRIMARY KEY, latest INTEGER NOT NULL, tail TEXT NOT NULL, active REAL NOT NULL
+);
+CREATE TABLE stamps (
+    source TEXT NOT NULL, start INTEGER NOT NULL, replay INTEGER NOT NULL, mark INTEGER,
+    PRIMARY KEY (source, start, replay)
+);
+CREATE TABLE reached (mark INTEGER, last_end INTEGER, given INTEGER, shape TEXT NOT NULL);
+INSERT INTO reached VALUES (NULL, NULL, NULL, '');
+CREATE TABLE late (
+    source TEXT NOT NULL, start INTEGER NOT NULL, replay INTEGER NOT NULL, keys TEXT NOT NULL,
+    number INTEGER NOT NULL, PRIMARY KEY (source, start, replay, keys)
+);
+CREATE TABLE late_before (keys TEXT PRIMARY KEY, number INTEGER NOT NULL)
+"""
+
+_MS = 1000
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How the mark follows from the times of events."""
+
+    lateness: int
+    """How long after its end a window still takes events."""
+    last_events: int | None = None
+    """The mark follows the oldest of so many newest events; None: the latest time of all."""
+    idle_after: float | None = None
+    """Seconds without events after which open windows are closed; None: they wait for events."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a batch says of time: of the events that were in time."""
+
+    latest: int
+    """The latest time."""
+    tail: tuple[tuple[int, int], ...]
+    """Sequence and time of the newest events, as many as `Progress.last_events`."""
+    last_end: int
+    """The latest end of their windows."""
+
+
+class Marks:
+    """The mark of one window step. The driver alone writes it; others may read."""
+
+    def __init__(
+        self,
+        path: Path,
+        progress: Progress,
+        sources: Iterable[str],
+        *,
+        readonly: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = Store(path, schema=_SCHEMA, version=_VERSION, readonly=readonly)
+        self._progress, self._sources, self._clock = progress, frozenset(sources), clock
+        self._began = clock()
+
+    @property
+    def mark(self) -> int | None:
+        """Windows that end here or before are closed; None: none is."""
+        with self._store.read() as db:
+            return _mark(db)
+
+    def stamp(self, batch: BatchRef) -> int | None:
+        """The mark that a batch is done with: that of its first time."""
+        with self._store.write() as db:
+            db.execute(
+                "INSERT OR IGNORE INTO stamps VALUES (?, ?, ?, ?)",
+                (batch.source, batch.start, batch.replay, _mark(db)),
+            )
+            row = db.execute(
+                "SELECT mark FROM stamps WHERE source = ? AND start = ? AND replay = ?",
+                (batch.source, batch.start, batch.replay),
+            ).fetchone()
+            return None if row["mark"] is None else int(row["mark"])
+
+    def stamp_at(self, source: str, sequence: int) -> int | None:
+        """The stamp of the open batch that an event is in; the mark itself if there is none."""
+        with self._store.read() as db:
+            row = db.execute(
+                "SELECT mark FROM stamps WHERE source = ? AND start <= ? AND replay = 0 "
+                "ORDER BY start DESC LIMIT 1",
+                (source, sequence),
+            ).fetchone()
+            return _mark(db) if row is None else row["mark"]
+
+    def saw(self, batch: BatchRef, seen: Seen) -> None:
+        """Rows of a batch have been handed on. May be repeated."""
+        with self._store.write() as db:
+            known = db.execute("SELECT * FROM seen WHERE source = ?", (batch.source,)).fetchone()
+            latest = seen.latest if known is None else max(known["latest"], seen.latest)
+            tail = seen.tail if known is None else (*map(tuple, json.loads(known["tail"])), *seen.tail)
+            kept = sorted(set(tail))[-(self._progress.last_events or 0) :] if tail else []
+            db.execute(
+                "INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?)",
+                (batch.source, latest, json.dumps(kept), self._clock()),
+            )
+            db.execute("UPDATE reached SET last_end = max(coalesce(last_end, 0), ?)", (seen.last_end,))
+
+    def close(self, batch: BatchRef) -> None:
+        """A batch will hand on nothing more."""
+        with self._store.write() as db:
+            db.execute(
+                "DELETE FROM stamps WHERE source = ? AND start = ? AND replay = ?",
+                (batch.source, batch.start, batch.replay),
+            )
+
+    def forget_others(self, source: str, unfinished: Iterable[BatchRef]) -> None:
+        """Close the batches of a source that an earlier run has left, but for these."""
+        kept = {batch.start for batch in unfinished}
+        with self._store.write() as db:
+            for row in db.execute("SELECT * FROM stamps WHERE source = ?", (source,)).fetchall():
+                if row["replay"] or row["start"] not in kept:
+                    db.execute(
+                        "DELETE FROM stamps WHERE source = ? AND start = ? AND replay = ?",
+                        (source, row["start"], row["replay"]),
+                    )
+
+    def next_mark(self, *, quiet: bool = False) -> int | None:
+        """The mark, if it has come further than the one that was reached; None if it has not.
+
+        `quiet`: no events are on their way to the step. Then windows are closed that have waited long enough.
+        """
+        with self._store.read() as db:
+            reached = _mark(db)
+            found = self._found(db)
+            idle = self._progress.idle_after
+            if quiet and idle is not None and not self._open(db) and self._silent(db, idle):
+                last_end = db.execute("SELECT last_end FROM reached").fetchone()["last_end"]
+                found = last_end if found is None or (last_end or 0) > found else found
+            for (stamp,) in db.execute("SELECT mark FROM stamps").fetchall():
+                if stamp is None:
+                    return None
+                found = None if found is None else min(found, stamp)
+        if found is None:
+            return None
+        found -= found % _MS
+        return found if reached is None or found > reached else None
+
+    def reach(self, mark: int) -> None:
+        """The mark is in the link's log."""
+        with self._store.write() as db:
+            db.execute("UPDATE reached SET mark = max(coalesce(mark, ?), ?)", (mark, mark))
+
+    def gave(self, upto: int) -> None:
+        """Spark has given out the results of all windows that end here or before."""
+        with self._store.write() as db:
+            db.execute("UPDATE reached SET given = ?", (upto,))
+
+    @property
+    def all_given(self) -> bool:
+        """Whether the results of all closed windows have been handed on."""
+        with self._store.read() as db:
+            row = db.execute("SELECT * FROM reached").fetchone()
+        return row["mark"] is None or (row["given"] is not None and row["given"] >= row["mark"])
+
+    @property
+    def open_windows(self) -> bool:
+        """Whether events were handed on whose windows are not closed yet."""
+        with self._store.read() as db:
+            row = db.execute("SELECT * FROM reached").fetchone()
+        return row["last_end"] is not None and (row["mark"] is None or row["mark"] < row["last_end"])
+
+    # -- what was late
+
+    def count_late(self, batch: BatchRef, numbers: Mapping[str, int]) -> None:
+        """How many events of a batch were late, by keys. May be repeated."""
+        with self._store.write() as db:
+            db.executemany(
+                "INSERT OR REPLACE INTO late VALUES (?, ?, ?, ?, ?)",
+                [(batch.source, batch.start, batch.replay, keys, number) for keys, number in numbers.items()],
+            )
+
+    def late(self) -> dict[str, int]:
+        """How many events were late, by keys."""
+        with self._store.read() as db:
+            rows = db.execute(
+                "SELECT keys, sum(number) AS number FROM "
+                "(SELECT keys, number FROM late UNION ALL SELECT keys, number FROM late_before) GROUP BY keys"
+            ).fetchall()
+        return {row["keys"]: row["number"] for row in rows}
+
+    def fold_late(self, source: str, upto: int) -> None:
+        """Batches below will not come again: what they counted need not be told apart."""
+        with self._store.write() as db:
+            rows = db.execute("SELECT * FROM late WHERE source = ? AND start < ?", (source, upto)).fetchall()
+            for row in rows:
+                db.execute(
+                    "INSERT INTO late_before VALUES (?, ?) "
+                    "ON CONFLICT (keys) DO UPDATE SET number = number + excluded.number",
+                    (row["keys"], row["number"]),
+                )
+            db.execute("DELETE FROM late WHERE source = ? AND start < ?", (source, upto))
+
+    # -- what the state is made for
+
+    @property
+    def shape(self) -> str:
+        """What the state was begun with; '' before."""
+        with self._store.read() as db:
+            return str(db.execute("SELECT shape FROM reached").fetchone()["shape"])
+
+    def begin(self, shape: str) -> None:
+        with self._store.write() as db:
+            db.execute("UPDATE reached SET shape = ?", (shape,))
+
+    def close_store(self) -> None:
+        self._store.close()
+
+    def _found(self, db: sqlite3.Connection) -> int | None:
+        """Where the slowest source is; of one that is silent for long nothing is waited for."""
+        rows = {row["source"]: row for row in db.execute("SELECT * FROM seen").fetchall()}
+        idle, now, places = self._progress.idle_after, self._clock(), []
+        for source in self._sources:
+            active = rows[source]["active"] if source in rows else self._began
+            if idle is not None and len(self._sources) > 1 and now - max(active, self._began) > idle:
+                continue
+            if source not in rows:
+                return None
+            places.append(self._place(rows[source]))
+        return min(places, default=None)
+
+    def _place(self, row: sqlite3.Row) -> int:
+        if self._progress.last_events is None:
+            return int(row["latest"]) - self._progress.lateness
+        return min(int(moment) for _, moment in json.loads(row["tail"])) - self._progress.lateness
+
+    def _silent(self, db: sqlite3.Connection, idle: float) -> bool:
+        (active,) = db.execute("SELECT max(active) FROM seen").fetchone()
+        return active is not None and self._clock() - max(active, self._began) > idle
+
+    @staticmethod
+    def _open(db: sqlite3.Connection) -> bool:
+        return db.execute("SELECT 1 FROM stamps LIMIT 1").fetchone() is not None
+
+
+def _mark(db: sqlite3.Connection) -> int | None:
+    found = db.execute("SELECT mark FROM reached").fetchone()["mark"]
+    return None if found is None else int(found)

@@ -1,0 +1,344 @@
+"""The sinks in front of a window: one hands partial rows on to Spark's state, one counts what was late.
+
+Both are atomic: a batch counts when the driver commits it, and what is committed again is recognised.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from signoff.errors import LogError, StateError, TransientError
+from signoff.link.handover import HandoverConfig, HandoverSink, LinkPlace, PartWriter, WhenFull
+from signoff.pipeline.model import SinkConfig
+from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Part, Refusal, Sink, Writer
+from signoff.sinks.jsontext import json_objects
+from signoff.sources.contract import EVENT_SCHEMA
+from signoff.state.marks import Marks, Progress, Seen
+from signoff.state.panes import Numbers, Panes
+from signoff.state.partial import ORIGIN as FIRST
+from signoff.state.partial import START, Measure, Partials
+
+TIME, MARK = "__time", "__mark"
+"""Columns of the rows that come in: their time, and up to where windows were closed when the batch began."""
+MARK_ID = "mark/"
+"""Begins the id of an event of the link that is no row, but says how far time has come."""
+STATE, LATENESS, RESULTS = ".state", ".lateness", ".results"
+"""End the names of what the engine puts around a window."""
+
+
+class WindowIntakeConfig(HandoverConfig):
+    """Where a pipeline is cut in front of a window. Made by the engine, never written by users."""
+
+    panes: Panes
+    keys: tuple[str, ...]
+    measures: tuple[Measure, ...] | None
+    """None: they cannot be put together from partial ones, and events are handed on as they are."""
+    combines: bool
+    """The events of a task are put together; else each is handed on for itself, in each of its windows: where
+    a batch that is done again may have other events."""
+    with_origins: bool
+    """Events wait for the results, so that all of them must be known."""
+    progress: Progress
+    sources: frozenset[str]
+
+    def build(self, base: Path) -> WindowIntake:
+        return WindowIntake(self)
+
+
+class WindowIntake(HandoverSink):
+    """Hands the partial results of a batch on."""
+
+    def __init__(self, config: WindowIntakeConfig) -> None:
+        self._config = config
+        super().__init__(config.sink, config.place, config.max_bytes, config.when_full)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._marks: Marks | None = None
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        return {**super().__getstate__(), "_config": self._config}
+
+    @property
+    def marks(self) -> Marks:
+        if self._marks is None:
+            path = marks_path(self._config.place)
+            self._marks = Marks(path, self._config.progress, self._config.sources)
+        return self._marks
+
+    def open(self, part: Part) -> Writer:
+        return _WindowWriter(self._config, part)
+
+    def commit(self, batch: BatchRef, parts: Sequence[bytes]) -> None:
+        said = [json.loads(part) for part in parts]
+        super().commit(batch, [part["name"].encode() for part in said if part["name"]])
+        seen = _together(said, self._config.progress.last_events)
+        if seen is not None:
+            self._told(lambda: self.marks.saw(batch, seen))
+
+    def stamp(self, batch: BatchRef) -> int | None:
+        return self.marks.stamp(batch)
+
+    def close_batch(self, batch: BatchRef) -> None:
+        """A batch has no more rows for the window."""
+        self.marks.close(batch)
+        self.advance()
+
+    def remind(self) -> None:
+        """Give Spark the mark once more."""
+        if (mark := self.marks.mark) is not None:
+            self._give(mark)
+
+    def advance(self, *, quiet: bool = False) -> None:
+        """Give Spark the mark if it has come further. Tried again with the next batch if it does not work."""
+        mark = self.marks.next_mark(quiet=quiet)
+        if mark is not None:
+            self._give(mark)
+
+    def _give(self, mark: int) -> None:
+        with self._lock:
+            try:
+                log, _ = self._open()
+                log.append_all([_marker(mark)])
+                log.sync()
+                self.marks.reach(mark)
+            except (LogError, StateError, OSError):
+                return
+
+    def release(self) -> None:
+        super().release()
+        if self._marks is not None:
+            self._marks.close_store()
+            self._marks = None
+
+    def _recognised(self, batch: BatchRef, durable: int) -> bool:
+        """Partial rows of a batch that comes again are the same rows, cut up in another way."""
+        _, notes = self._open()
+        return combining(self._config) and any(h.last <= durable for h in notes.find(batch))
+
+    def _append(self, batch: BatchRef, events: pa.Table) -> None:
+        log, _ = self._open()
+        if not self._recognised(batch, log.durable_sequence):
+            super()._append(batch, events)
+
+    @staticmethod
+    def _told(tell: Any) -> None:
+        try:
+            tell()
+        except StateError as error:
+            raise TransientError(str(error)) from error
+
+
+class _WindowWriter(Writer):
+    """One task's share: partial rows, and what it says of time."""
+
+    def __init__(self, config: WindowIntakeConfig, part: Part) -> None:
+        self._config, self._part = config, part
+        self._writer = PartWriter(config.place.parts, part)
+        measures = config.measures or ()
+        self._partials = Partials(config.keys, measures, config.with_origins)
+        self._latest: int | None = None
+        self._last_end = 0
+        self._tail: list[tuple[int, int]] = []
+
+    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
+        times = rows.column(TIME).to_numpy()
+        closed = rows.column(MARK)[0].as_py() if MARK in rows.schema.names else None
+        self._look(rows, times)
+        places, starts = self._config.panes.spread(times, closed)
+        self._last_end = max(self._last_end, int(starts.max()) + self._config.panes.size)
+        given = rows.drop_columns([name for name in (TIME, MARK) if name in rows.schema.names])
+        chosen = given if len(places) == len(times) else given.take(pa.array(places))
+        if not combining(self._config):
+            return self._each(chosen, places, starts)
+        table = pa.Table.from_batches([chosen.drop_columns([EVENT_ID, ORIGIN])])
+        table = table.append_column(START, pa.array(starts)).append_column(FIRST, chosen.column(ORIGIN))
+        self._partials.add(table)
+        return []
+
+    def close(self) -> bytes | None:
+        made = self._partials.finish()
+        if made is not None:
+            self._writer.write(self._named(made))
+        name = self._writer.close()
+        if self._latest is None:
+            return None
+        said = {
+            "name": name.decode() if name else "",
+            "latest": self._latest,
+            "tail": self._tail,
+            "end": self._last_end,
+        }
+        return json.dumps(said).encode()
+
+    def abort(self) -> None:
+        self._writer.abort()
+
+    def _look(self, rows: pa.RecordBatch, times: Numbers) -> None:
+        latest = int(times.max())
+        self._latest = latest if self._latest is None else max(self._latest, latest)
+        wanted = self._config.progress.last_events
+        if wanted is None:
+            return
+        numbers = rows.column(ORIGIN).to_numpy()
+        newest = np.argsort(numbers, kind="stable")[-wanted:]
+        pairs = zip(numbers[newest].tolist(), times[newest].tolist(), strict=True)
+        self._tail = sorted([*self._tail, *pairs])[-wanted:]
+
+    def _each(self, rows: pa.RecordBatch, places: Numbers, starts: Numbers) -> Sequence[Refusal]:
+        """Every event in every window of it, as a row with an id of its own."""
+        ids = [
+            f"{event}/{start // 1_000_000}"
+            for event, start in zip(rows.column(EVENT_ID).to_pylist(), starts.tolist(), strict=True)
+        ]
+        columns = self._columns(rows)
+        arrays = {EVENT_ID: pa.array(ids), START: pa.array(starts), **columns, ORIGIN: rows.column(ORIGIN)}
+        refused = self._writer.write(pa.RecordBatch.from_pydict(arrays))
+        first: dict[int, Refusal] = {}
+        for refusal in refused:  # an event is refused once, however many windows it is in
+            place = int(places[refusal.index])
+            first.setdefault(place, Refusal(place, refusal.reason, refusal.transient))
+        return list(first.values())
+
+    def _columns(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
+        measures = self._config.measures
+        if measures is None:
+            return {name: rows.column(name) for name in rows.schema.names if name not in (EVENT_ID, ORIGIN)}
+        columns = {name: rows.column(name) for name in self._config.keys}
+        for measure in measures:
+            columns |= measure.of_rows(rows)
+        return columns
+
+    def _named(self, made: pa.Table) -> pa.RecordBatch:
+        origins = made.column(FIRST).combine_chunks()
+        firsts = pc.list_element(origins, 0) if self._config.with_origins else origins
+        source, partition = self._part.batch.source, self._part.partition
+        ids = [f"{source}/{first}/~{partition}.{at}" for at, first in enumerate(firsts.to_pylist())]
+        columns = {name: made.column(name).combine_chunks() for name in made.column_names if name != FIRST}
+        return pa.RecordBatch.from_pydict({EVENT_ID: pa.array(ids), **columns, ORIGIN: origins})
+
+
+class LateCountConfig(SinkConfig):
+    """Counts the late events of a window by its keys. Made by the engine, never written by users."""
+
+    type: Literal["late_count"] = "late_count"
+    place: LinkPlace
+    keys: tuple[str, ...]
+
+    def build(self, base: Path) -> LateCount:
+        return LateCount(self.place, self.keys)
+
+
+class LateCount(Sink):
+    """Only looks on: what it sees counts as taken by nobody."""
+
+    atomic: ClassVar[bool] = True
+    observes: ClassVar[bool] = True
+
+    def __init__(self, place: LinkPlace, keys: tuple[str, ...]) -> None:
+        self._place, self._keys = place, keys
+        self._marks: Marks | None = None
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> Mapping[str, Any]:
+        return {"_place": self._place, "_keys": self._keys}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(state["_place"], state["_keys"])  # type: ignore[misc]
+
+    def open(self, part: Part) -> Writer:
+        return _LateWriter(self._keys)
+
+    def commit(self, batch: BatchRef, parts: Sequence[bytes]) -> None:
+        numbers: Counter[str] = Counter()
+        for part in parts:
+            numbers.update(json.loads(part))
+        with self._lock:
+            try:
+                if self._marks is None:
+                    self._marks = Marks(marks_path(self._place), Progress(0), ())
+                self._marks.count_late(batch, numbers)
+            except StateError as error:
+                raise TransientError(str(error)) from error
+
+    def release(self) -> None:
+        if self._marks is not None:
+            self._marks.close_store()
+            self._marks = None
+
+
+class _LateWriter(Writer):
+    def __init__(self, keys: tuple[str, ...]) -> None:
+        self._keys = list(keys)
+        self._numbers: Counter[str] = Counter()
+
+    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
+        if not self._keys:
+            self._numbers["{}"] += rows.num_rows
+            return []
+        self._numbers.update(json_objects(rows.select(self._keys)).to_pylist())
+        return []
+
+    def close(self) -> bytes | None:
+        return json.dumps(self._numbers).encode() if self._numbers else None
+
+
+def combining(config: WindowIntakeConfig) -> bool:
+    return config.combines and config.measures is not None
+
+
+def marks_path(place: LinkPlace) -> Path:
+    return place.notes / "marks.db"
+
+
+def _together(said: Sequence[Mapping[str, Any]], wanted: int | None) -> Seen | None:
+    """What the tasks of a batch say of time, as one."""
+    if not said:
+        return None
+    tail = sorted((int(number), int(moment)) for part in said for number, moment in part["tail"])
+    return Seen(
+        latest=max(part["latest"] for part in said),
+        tail=tuple(tail[-wanted:]) if wanted else (),
+        last_end=max(part["end"] for part in said),
+    )
+
+
+def _marker(mark: int) -> pa.RecordBatch:
+    """An event of the link's log that says how far time has come."""
+    now = pa.array([time.time_ns() // 1000], pa.int64())
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([json.dumps({MARK: mark}).encode()], pa.binary()),
+            pa.nulls(1, EVENT_SCHEMA.field("headers").type),
+            pa.array([f"{MARK_ID}{mark}"]),
+            now.cast(pa.timestamp("us", "UTC")),
+            pa.nulls(1, pa.int64()),
+            pa.nulls(1, pa.int64()),
+            pa.nulls(1, pa.string()),
+        ],
+        schema=EVENT_SCHEMA,
+    )
+
+
+__all__ = [
+    "LATENESS",
+    "MARK",
+    "RESULTS",
+    "STATE",
+    "TIME",
+    "LateCount",
+    "LateCountConfig",
+    "WhenFull",
+    "WindowIntake",
+    "WindowIntakeConfig",
+]

@@ -1,0 +1,163 @@
+"""Time goes forwards only, is the same whenever a batch is done again, and waits for every open batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from signoff.sinks.contract import BatchRef
+from signoff.state.marks import Marks, Progress, Seen
+from tests.clock import Clock
+
+SECOND = 1_000_000
+
+
+def batch(start: int, source: str = "a", replay: int = 0) -> BatchRef:
+    return BatchRef(source, start, start + 10, replay)
+
+
+def seen(latest: int, tail: tuple[tuple[int, int], ...] = ()) -> Seen:
+    return Seen(latest * SECOND, tuple((n, t * SECOND) for n, t in tail), (latest + 60) * SECOND)
+
+
+def marks_at(
+    tmp_path: Path, progress: Progress | None = None, sources: str = "a", clock: Clock | None = None
+) -> Marks:
+    return Marks(
+        tmp_path / "marks.db", progress or Progress(10 * SECOND), sources.split(), clock=clock or Clock(0.0)
+    )
+
+
+def do(marks: Marks, start: int, said: Seen, source: str = "a") -> int | None:
+    """A batch from beginning to end; returns the mark it was stamped with."""
+    stamp = marks.stamp(batch(start, source))
+    marks.saw(batch(start, source), said)
+    marks.close(batch(start, source))
+    if (mark := marks.next_mark()) is not None:
+        marks.reach(mark)
+    return stamp
+
+
+def test_the_mark_follows_the_latest_event_and_never_goes_back(tmp_path: Path) -> None:
+    marks = marks_at(tmp_path)
+    assert marks.mark is None
+    assert do(marks, 0, seen(100)) is None
+    assert marks.mark == 90 * SECOND
+    assert do(marks, 10, seen(50)) == 90 * SECOND
+    assert marks.mark == 90 * SECOND
+    assert marks_at(tmp_path).mark == 90 * SECOND
+
+
+def test_a_batch_keeps_its_stamp_whenever_it_is_done_again(tmp_path: Path) -> None:
+    marks = marks_at(tmp_path)
+    do(marks, 0, seen(100))
+    assert marks.stamp(batch(10)) == 90 * SECOND
+    do(marks, 20, seen(500))
+    assert marks_at(tmp_path).stamp(batch(10)) == 90 * SECOND
+    assert marks.stamp_at("a", 15) == 90 * SECOND
+
+
+def test_the_mark_does_not_pass_the_stamp_of_an_open_batch(tmp_path: Path) -> None:
+    marks = marks_at(tmp_path)
+    marks.stamp(batch(0))
+    do(marks, 10, seen(100))
+    assert marks.mark is None, "rows of the first batch may be of any time"
+    marks.close(batch(0))
+    assert marks.next_mark() == 90 * SECOND
+
+
+def test_what_an_earlier_run_left_open_is_closed_but_for_unfinished_batches(tmp_path: Path) -> None:
+    marks = marks_at(tmp_path)
+    do(marks, 0, seen(100))
+    for start in (10, 20):
+        marks.stamp(batch(start))
+    marks.stamp(batch(10, replay=7))
+    marks.saw(batch(10), seen(300))
+    marks.forget_others("a", [batch(20)])
+    assert marks.next_mark() is None
+    marks.close(batch(20))
+    assert marks.next_mark() == 290 * SECOND
+
+
+def test_a_batch_that_is_told_of_twice_changes_nothing(tmp_path: Path) -> None:
+    marks = marks_at(tmp_path, Progress(0, last_events=3))
+    for _ in range(2):
+        marks.saw(batch(0), seen(9, ((0, 5), (1, 9), (2, 7))))
+    assert marks.next_mark() == 5 * SECOND
+
+
+def test_the_oldest_of_the_last_events_is_the_mark(tmp_path: Path) -> None:
+    marks = marks_at(tmp_path, Progress(2 * SECOND, last_events=3))
+    do(marks, 0, seen(9, ((7, 5), (8, 9), (9, 7))))
+    assert marks.mark == 3 * SECOND
+    do(marks, 10, seen(20, ((10, 20),)))  # the last three are now 9, 7 and 20
+    assert marks.mark == 5 * SECOND
+
+
+def test_the_slowest_source_decides(tmp_path: Path) -> None:
+    marks = marks_at(tmp_path, sources="a b")
+    do(marks, 0, seen(100))
+    assert marks.mark is None, "nothing is known of b"
+    do(marks, 0, seen(40), "b")
+    assert marks.mark == 30 * SECOND
+
+
+def test_a_source_that_is_silent_for_long_is_not_waited_for(tmp_path: Path) -> None:
+    clock = Clock(1000.0)
+    marks = marks_at(tmp_path, Progress(10 * SECOND, idle_after=30), "a b", clock)
+    do(marks, 0, seen(100))
+    clock.now += 20
+    do(marks, 10, seen(110))
+    assert marks.mark is None
+    clock.now += 20
+    assert marks.next_mark() == 100 * SECOND
+
+
+def test_open_windows_are_closed_when_no_event_comes(tmp_path: Path) -> None:
+    clock = Clock(1000.0)
+    marks = marks_at(tmp_path, Progress(10 * SECOND, idle_after=30), clock=clock)
+    do(marks, 0, seen(100))
+    assert marks.open_windows
+    clock.now += 29
+    assert marks.next_mark(quiet=True) is None
+    clock.now += 2
+    assert marks.next_mark(quiet=False) is None, "events are on their way"
+    marks.stamp(batch(10))
+    assert marks.next_mark(quiet=True) is None, "a batch is open"
+    marks.close(batch(10))
+    mark = marks.next_mark(quiet=True)
+    assert mark == 160 * SECOND
+    marks.reach(mark)
+    assert not marks.open_windows
+    assert not marks.all_given
+    marks.gave(mark)
+    assert marks.all_given
+
+
+def test_a_run_that_begins_waits_for_events_before_it_closes_anything(tmp_path: Path) -> None:
+    clock = Clock(1000.0)
+    do(marks_at(tmp_path, Progress(0, idle_after=30), clock=clock), 0, seen(100))
+    clock.now += 3600
+    again = marks_at(tmp_path, Progress(0, idle_after=30), clock=clock)
+    assert again.next_mark(quiet=True) is None
+    clock.now += 31
+    assert again.next_mark(quiet=True) == 160 * SECOND
+
+
+def test_a_mark_is_a_whole_number_of_milliseconds(tmp_path: Path) -> None:
+    marks = marks_at(tmp_path, Progress(0))
+    marks.saw(batch(0), Seen(1_234_567, (), 2_000_000))
+    assert marks.next_mark() == 1_234_000
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_late_events_are_counted_once_by_keys(tmp_path: Path, folded: bool) -> None:
+    marks = marks_at(tmp_path)
+    for _ in range(2):
+        marks.count_late(batch(0), {'{"sensor":121}': 3, '{"sensor":115}': 1})
+    marks.count_late(batch(10), {'{"sensor":121}': 2})
+    if folded:
+        marks.fold_late("a", 10)
+        marks.fold_late("a", 10)
+    assert marks.late() == {'{"sensor":121}': 5, '{"sensor":115}': 1}
