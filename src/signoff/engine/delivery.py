@@ -215,9 +215,7 @@ class _Server:
             if chosen is not None and self.task.held:
                 self._held.append(lineage.take(chosen))
             elif chosen is not None:
-                with_origins = self.task.sink.wants_origins
-                schema = self.task.schema
-                self._queue.put(_rows(rows, lineage, delivery, schema, source, chosen, with_origins))
+                self._queue.put(_rows(rows, lineage, delivery, self.task, source, chosen))
 
     def finish(self) -> None:
         self._queue.put(None)
@@ -378,15 +376,17 @@ def _rows(
     rows: pa.RecordBatch,
     lineage: Lineage,
     delivery: Delivery,
-    schema: pa.Schema,
+    task: SinkTask,
     source: str,
     chosen: Numbers,
-    with_origins: bool,
 ) -> _Rows:
+    schema, sink = task.schema, task.sink
     everything = len(chosen) == rows.num_rows
     indices = None if everything else pa.array(chosen)
     mine = (lineage if everything else lineage.take(chosen)).behind(delivery.suffix)
-    if delivery.identity is None:
+    if not sink.wants_ids:
+        arrays = [pa.nulls(len(chosen), pa.string())]
+    elif delivery.identity is None:
         arrays = [event_ids(source, mine.sequences, mine.children)]
     else:
         given = rows.column(delivery.identity)
@@ -398,7 +398,7 @@ def _rows(
             column = rows.column(physical)
             arrays.append(column if indices is None else column.take(indices))
     names = [EVENT_ID, *schema.names]
-    if with_origins:
+    if sink.wants_origins:
         names.append(ORIGIN)
         arrays.append(mine.origin_lists())
     return _Rows(pa.RecordBatch.from_arrays(arrays, names=names), mine)

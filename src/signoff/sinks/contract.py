@@ -94,6 +94,8 @@ class Sink(ABC):
     atomic: ClassVar[bool] = False
     observes: ClassVar[bool] = False
     """Whether it only looks on: what it is given does not count as delivered."""
+    wants_ids: bool = True
+    """Whether it looks at the ids of its rows; else they are null."""
     wants_origins: ClassVar[bool] = False
     """Whether its rows are to say, in a last column, which event they were made from."""
 

@@ -3,8 +3,8 @@
 A window is closed when its end is at or before the *mark*. Invariants:
 
 - The mark only grows. It is given to Spark in the order of the link's log, behind the rows it was found from.
-- Every batch is stamped with the mark of the moment it was first opened, and has the same stamp whenever it is
-  done again: so the same events of it are late.
+- Every batch is stamped with the mark of the moment it was first opened, and has the same stamp whenever it
+  is done again: so the same events of it are late.
 - While a batch is open, the mark does not pass its stamp. So no row that was in time when its batch began
   meets a window that has been closed since, whatever other sources and other batches do.
 

@@ -1,7 +1,7 @@
 """Events of one task to one row for each window and keys, before they are handed on.
 
-Only aggregates that can be put together from partial ones are computed here; what they are is decided when the
-pipeline is compiled (`signoff.transforms.window`). Rows of several tasks and batches are put together by
+Only aggregates that can be put together from partial ones are computed here; what they are is decided when
+the pipeline is compiled (`signoff.transforms.window`). Rows of several tasks and batches are put together by
 Spark, in its state store.
 """
 
@@ -38,7 +38,6 @@ class Measure:
         if self.function == "avg":
             return [(self.column, "sum", self.result), (self.column, "count", self.number)]
         return [(self.column, self.function, self.result)]
-
 
     def of_rows(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
         """The partial values of each row for itself."""
@@ -100,7 +99,9 @@ class Partials:
         return self._grouped(together, [(name, _AGAIN[function]) for _, function, name in self._parts])
 
     def _grouped(self, rows: pa.Table, aggregates: list[tuple[str, str]]) -> pa.Table:
-        wanted: list[tuple[str | list[str], str]] = [((column or []), function) for column, function in aggregates]
+        wanted: list[tuple[str | list[str], str]] = [
+            ((column or []), function) for column, function in aggregates
+        ]
         made = rows.group_by([START, *self.keys], use_threads=False).aggregate(wanted)
         names = [name for _, _, name in self._parts]
         given = made.schema.names

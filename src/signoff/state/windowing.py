@@ -60,6 +60,7 @@ class WindowIntake(HandoverSink):
 
     def __init__(self, config: WindowIntakeConfig) -> None:
         self._config = config
+        self.wants_ids = not combining(config)
         super().__init__(config.sink, config.place, config.max_bytes, config.when_full)
 
     def _forget(self) -> None:
@@ -67,7 +68,7 @@ class WindowIntake(HandoverSink):
         self._marks: Marks | None = None
 
     def __getstate__(self) -> Mapping[str, Any]:
-        return {**super().__getstate__(), "_config": self._config}
+        return {**super().__getstate__(), "_config": self._config, "wants_ids": self.wants_ids}
 
     @property
     def marks(self) -> Marks:

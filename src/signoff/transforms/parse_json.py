@@ -65,12 +65,21 @@ def parse(
     with_corrupt = StructType([*schema.fields, StructField(CORRUPT, StringType())])
     value = frame.compute(view, {"value": F.from_json(text, with_corrupt, options)})["value"]
     parsed = View(frame, view.alive, {**view.columns, "__value": value})
-    whole = F.rlike(text, F.lit(_FLAT_OBJECT)) | (F.rlike(text, F.lit(_OBJECT)) & _alone(text))
+    whole = (
+        _is_flat(text) | F.rlike(text, F.lit(_FLAT_OBJECT)) | (F.rlike(text, F.lit(_OBJECT)) & _alone(text))
+    )
     bad = F.col(value).isNull() | F.col(value)[CORRUPT].isNotNull() | ~whole
     reason = F.when(bad, F.coalesce(text, F.lit("")))
     error = frame.compute(parsed, {"error": reason})["error"]
     frame.add_error(step.name, error, policy, DescribeJson(schema, formats.get("timestampFormat")))
     return parsed_view(frame.compute, parsed, error, value, schema, keep)
+
+
+def _is_flat(text: Column) -> Column:
+    """Whether a text begins with a brace and its first closing brace is its end. Most are so, and it costs a
+    fourth of the pattern that also allows for white space."""
+    before = F.octet_length(F.substring_index(text, "}", 1))
+    return text.startswith("{") & (before + F.lit(1) == F.octet_length(text))
 
 
 def _alone(text: Column) -> Column:
