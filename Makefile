@@ -13,7 +13,7 @@ help:  ## list the targets
 setup:  ## install everything into .venv (instant when it is there)
 	@scripts/set-up
 
-demo: setup  ## 60,000 simulated alarms through a pipeline whose webhook fails for a while
+demo: setup  ## 60,000 simulated alarms counted in windows, while the desk that gets the alerts fails
 	@.venv/bin/python -m signoff_alarms.demo
 
 test: setup  ## static checks and all tests; ARGS="-k merge" passes arguments to pytest

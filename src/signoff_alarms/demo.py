@@ -1,38 +1,39 @@
-"""`python -m signoff_alarms.demo`: 60,000 alarms, three sinks, one of them down for some seconds.
+"""`python -m signoff_alarms.demo`: 60,000 alarms through the application, with an alarm desk that fails.
 
 It calls the same `signoff run FILE --once` as a user would, and holds the result against the sinks
-themselves. Exits with 0 only if the account balances and every sink holds what it signed for.
+themselves. Exits with 0 only if the account balances, every sink holds what it signed for, and every alarm
+that a window was to count is in one of its results, or late, or a dead letter.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import sqlite3
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from importlib import resources
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from signoff import cli, load
 from signoff.errors import SignoffError
-from signoff.intake import read_status
 from signoff.ledger import DeadLetters, Ledger, RunLock
 from signoff.ledger.audit import Audit, audit
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
+from signoff.watch.windows import late_in_all, read_windows
+from signoff_alarms import pipeline as pipelines
 from signoff_alarms.desk import Desk
+from signoff_alarms.results import COUNTED, Results
 
 HOME = Path("demo-run")
+FILE = HOME / "pipeline.yaml"
 LEDGER = HOME / "state" / "ledger.db"
-DESK_URL = "http://127.0.0.1:8099/alarms"
-"""As it stands in the pipeline file; the desk of a demo has a port that was free."""
-CLOSES_AFTER = 5_000
+COUNT = 60_000
+CLOSES_AFTER = 20
 CLOSED_S = 8.0
 _LOOK_EVERY_S = 0.1
 
@@ -40,32 +41,36 @@ _LOOK_EVERY_S = 0.1
 def main() -> int:
     began = time.monotonic()
     try:
-        pipeline = _fresh_home()
-        return _demo(pipeline, began)
+        _fresh_home()
+        return _demo(began)
     except SignoffError as error:
         say(str(error))
         return 1
 
 
-def _demo(pipeline: Path, began: float) -> int:
+def _demo(began: float) -> int:
     say(
-        "60,000 alarms of simulated base stations, one in a thousand malformed, go through parse, filter,\n"
-        "route and unfold to three sinks: files, an SQLite table and a webhook, the alarm desk.\n"
-        f"After {CLOSES_AFTER:,} alarms the desk will be down for {CLOSED_S:.0f} seconds.\n"
-        f"\n$ signoff run {pipeline} --once        (Spark takes some seconds to start)"
+        f"{COUNT:,} alarms of simulated base stations, out of order, some late, one in a thousand broken,\n"
+        "are counted in windows of event time: failed equipment per 10 minutes, grid voltage per hour. Five\n"
+        "failures within an hour raise an alert. Results go to SQLite and files, alerts to a webhook too,\n"
+        f"the alarm desk. After {CLOSES_AFTER} alerts it will be down for {CLOSED_S:.0f} seconds.\n"
+        f"\n$ signoff run {FILE} --once        (Spark takes some seconds to start)"
     )
     with Desk(HOME / "out" / "desk.jsonl", closes_after=CLOSES_AFTER, closed_s=CLOSED_S) as desk:
-        pipeline.write_text(
-            pipeline.read_text(encoding="utf-8").replace(DESK_URL, desk.url), encoding="utf-8"
-        )
-        with _narrator(desk):
-            code = cli.app(["run", str(pipeline), "--once"], prog_name="signoff", standalone_mode=False) or 0
-    graph = load(pipeline)
-    report = audit(graph, LogReader)
-    say("")
-    complete = _compare_sinks(graph)
+        pipelines.write(pipelines.analysis(_places(desk.url), name="demo"), HOME)
+        graph = load(FILE)
+        with _narrator(desk, graph) as seen:
+            code = cli.app(["run", str(FILE), "--once"], prog_name="signoff", standalone_mode=False) or 0
+    report, results = audit(graph, LogReader), Results(HOME / "out")
+    say("\nWhat the windows say:")
+    for line in results.told():
+        say(f"  {line}")
+    _late(graph)
+    complete = _compare_sinks(graph, results)
+    complete &= _every_alarm_is_somewhere(graph, results)
     _dead_letters(graph)
-    say(f"\nAll this took {time.monotonic() - began:.0f} s. Look for yourself:")
+    took_s = time.monotonic() - began
+    say(f"\n{seen.rate:,.0f} alarms a second; all this took {took_s:.0f} s. Look for yourself:")
     for command in _to_try(graph):
         say(f"  {_signoff()} {command}")
     say("")
@@ -78,101 +83,175 @@ def say(text: str) -> None:
     print(text, file=sys.stdout, flush=True)
 
 
-def _fresh_home() -> Path:
-    """An empty `demo-run` with the pipeline file in it."""
-    pipeline = HOME / "pipeline.yaml"
-    if HOME.exists() and any(HOME.iterdir()) and not pipeline.exists():
+def _fresh_home() -> None:
+    """An empty `demo-run`."""
+    if HOME.exists() and any(HOME.iterdir()) and not FILE.exists():
         raise SignoffError(f"{HOME} exists and is not of a demo; move it away first")
     if (pid := RunLock(HOME / "state").held_by()) is not None:
         raise SignoffError(f"a demo is running here already, with pid {pid}")
     shutil.rmtree(HOME, ignore_errors=True)
     (HOME / "out").mkdir(parents=True)
-    pipeline.write_text(resources.files("signoff_alarms").joinpath("demo.yaml").read_text(encoding="utf-8"))
-    return pipeline
+
+
+def _places(desk_url: str) -> pipelines.Places:
+    sources = pipelines.simulated(
+        count=COUNT,
+        rate=2_500,
+        seed=7,
+        max_events_per_batch=10_000,
+        simulation={"per_day": 100_000, "late": 0.01},
+    )
+    desk = {
+        "type": "http",
+        "url": desk_url,
+        "mode": "array",
+        "max_rows": 20,
+        "retry": {"initial_ms": 200, "max_ms": 1000},
+    }
+    found = pipelines.embedded(sources, idle_after="2s")
+    return pipelines.Places(sources, found.notifications, desk, found.storage, found.idle_after)
 
 
 # -- during the run
 
 
+class Seen:
+    """When alarms were settled."""
+
+    def __init__(self) -> None:
+        self._began = self._ended = time.monotonic()
+        self._settled = 0
+
+    def look(self) -> None:
+        settled, now = _settled(), time.monotonic()
+        if not settled:
+            self._began = now
+        if settled != self._settled:
+            self._settled, self._ended = settled, now
+
+    @property
+    def rate(self) -> float:
+        """Alarms a second, from when the first batch began to be worked on to the last that was settled."""
+        return self._settled / max(self._ended - self._began, _LOOK_EVERY_S)
+
+
 @contextmanager
-def _narrator(desk: Desk) -> Iterator[None]:
-    """Says in plain words what can be seen of the desk and the source."""
-    over = threading.Event()
-    thread = threading.Thread(target=_narrate, args=(desk, over), daemon=True)
+def _narrator(desk: Desk, graph: Graph) -> Iterator[Seen]:
+    """Says in plain words what can be seen of alarms, windows and the desk."""
+    over, seen = threading.Event(), Seen()
+    thread = threading.Thread(target=_narrate, args=(_remarks(desk, graph), over, seen), daemon=True)
     thread.start()
     try:
-        yield
+        yield seen
     finally:
         over.set()
         thread.join()
 
 
-def _narrate(desk: Desk, over: threading.Event) -> None:
-    flowing, closed, held = False, False, False
+def _narrate(remarks: list[Remark], over: threading.Event, seen: Seen) -> None:
     while not over.wait(_LOOK_EVERY_S):
-        if not flowing and LEDGER.exists() and _settled():
-            flowing = True
-            say("→ Alarms flow: logged, processed, written to all three sinks, then settled, batch by batch.")
-        if not closed and desk.state == "closed":
-            closed = True
-            say(
-                "→ The desk is DOWN: it answers 503. Archive and table have signed for their rows; only the\n"
-                "  desk's go out again, with growing pauses. Until it has them, their alarms are not settled."
-            )
-        if closed and not held and desk.state == "closed" and _is_held():
-            held = True
-            say("→ The log is at its limit, so the source is HELD BACK. Nothing is lost or overflows.")
-        if desk.state == "open again":
-            say(f"→ The desk is BACK after refusing {desk.refused} requests. It gets what it is owed.")
-            return
+        seen.look()
+        for remark in [one for one in remarks if one.holds()]:
+            say("→ " + remark.text())
+            remarks.remove(remark)
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Made once, when it holds."""
+
+    holds: Callable[[], bool]
+    text: Callable[[], str]
+
+
+def _remarks(desk: Desk, graph: Graph) -> list[Remark]:
+    return [
+        Remark(
+            lambda: _settled() > 0,
+            lambda: "Alarms flow: logged, kept by sensor, counted in the windows' state, then settled.",
+        ),
+        Remark(
+            lambda: any(window.closed_upto for window in read_windows(graph).values()),
+            lambda: "The first windows are CLOSED: alarms up to 15 minutes later than others are in them.",
+        ),
+        Remark(
+            lambda: any(window.late for window in read_windows(graph).values()),
+            lambda: (
+                "Alarms come LATE, hours after their windows were closed. They go to a table of their own."
+            ),
+        ),
+        Remark(
+            lambda: desk.state != "open",
+            lambda: (
+                "The desk is DOWN: it answers 503. Its alerts wait in a log, and go out again with growing\n"
+                "  pauses; tables, files and the alarms themselves do not wait for it."
+            ),
+        ),
+        Remark(
+            lambda: desk.state == "open again",
+            lambda: f"The desk is BACK after refusing {desk.refused} requests. It gets what it is owed.",
+        ),
+    ]
 
 
 def _settled() -> int:
+    if not LEDGER.exists():
+        return 0
     with Ledger(LEDGER, readonly=True) as ledger:
         return ledger.settled_upto("stations")
-
-
-def _is_held() -> bool:
-    status = read_status(HOME / "state" / "intake" / "stations")
-    return status is not None and status.state == "held"
 
 
 # -- after it
 
 
-def _compare_sinks(graph: Graph) -> bool:
+def _late(graph: Graph) -> None:
+    windows = read_windows(graph)
+    by_sensor = late_in_all(windows, "dataPointId")
+    told = ", ".join(f"{sensor}: {number}" for sensor, number in by_sensor.most_common())
+    say(f"  late alarms: a window was missed {by_sensor.total():,} times; by sensor {told}")
+
+
+def _compare_sinks(graph: Graph, results: Results) -> bool:
     """Print what each sink holds; true if that is what the ledger says it signed for, each row once."""
     with Ledger(LEDGER, readonly=True) as ledger:
         signed = {name: totals.rows for name, totals in ledger.sink_totals().items()}
-    found = {
-        "archive": (_ids_in_files(HOME / "out" / "archive"), "out/archive/*.jsonl"),
-        "readings": (_ids_in_table(HOME / "out" / "readings.db"), "out/readings.db, table readings"),
-        "desk": (_ids_in_files(HOME / "out"), "out/desk.jsonl, written by the desk"),
-    }
-    say("Results, counted in the sinks themselves:")
+    say("\nCounted in the sinks themselves:")
     complete = True
     for name in graph.sinks:
-        ids, where = found[name]
+        ids, where = results.ids(name)
         fine = len(ids) == signed.get(name, 0)
         complete &= fine
         twice = sum(ids.values()) - len(ids)
         verdict = "as signed for" if fine else f"BUT {signed.get(name, 0):,} SIGNED FOR"
         more = f", {twice} of them sent twice" if twice else ""
-        say(f"  {name:9} {len(ids):7,} rows, {verdict}{more}   {HOME}/{where}")
+        say(f"  {name:28} {len(ids):7,} rows, {verdict}{more}   {where}")
     return complete
 
 
-def _ids_in_files(directory: Path) -> Counter[str]:
-    ids: Counter[str] = Counter()
-    for file in directory.glob("*.jsonl"):
-        with file.open(encoding="utf-8") as lines:
-            ids.update(json.loads(line)["event_id"] for line in lines)
-    return ids
+def _every_alarm_is_somewhere(graph: Graph, results: Results) -> bool:
+    """Print, for each analysis without overlaps, where the alarms are that it was to count; true if that is
+    all of them."""
+    windows, dead = read_windows(graph), _dead_by_stage(graph)
+    say("\nEvery alarm that a window was to count:")
+    complete = True
+    for name, what in COUNTED.items():
+        came, counted = results.alarms(name), results.counted(name)
+        late, no_time = windows[name].late, dead[name]
+        fine = came == counted + late + no_time
+        complete &= fine
+        say(
+            f"  {what:28} {came:6,} {'=' if fine else 'IS NOT'} {counted:,} counted + {late:,} late "
+            f"+ {no_time:,} without a time that can be true"
+        )
+    return complete
 
 
-def _ids_in_table(path: Path) -> Counter[str]:
-    with closing(sqlite3.connect(path)) as db:
-        return Counter(event_id for (event_id,) in db.execute("SELECT event_id FROM readings"))
+def _dead_by_stage(graph: Graph) -> Counter[str]:
+    found: Counter[str] = Counter()
+    with DeadLetters(graph.state / "dead_letters.db", readonly=True) as letters:
+        for (stage, _), number in letters.counts().items():
+            found[stage] += number
+    return found
 
 
 def _dead_letters(graph: Graph) -> None:
@@ -181,8 +260,10 @@ def _dead_letters(graph: Graph) -> None:
         for (stage, reason), number in letters.counts().items():
             counted[stage, _kind(reason)] += number
     say("\nDead letters by reason:")
-    for (stage, reason), number in counted.most_common():
+    for (stage, reason), number in counted.most_common(8):
         say(f"  {number:5}  {stage}: {reason}")
+    if len(counted) > 8:
+        say(f"         and {len(counted) - 8} reasons more")
 
 
 def _kind(reason: str) -> str:
@@ -191,11 +272,11 @@ def _kind(reason: str) -> str:
 
 
 def _to_try(graph: Graph) -> list[str]:
-    file = HOME / "pipeline.yaml"
-    commands = [f"graph {file}", f"audit {file}", f"dead-letters list {file}", f"explain {file} stations/17"]
+    commands = ["graph", "status", "audit", "dead-letters list"]
+    found = [f"{command} {FILE}" for command in commands] + [f"explain {FILE} stations/17"]
     with DeadLetters(graph.state / "dead_letters.db", readonly=True) as letters:
         first = next(iter(letters.list(limit=1)), None)
-    return commands + ([f"explain {file} {first.event_id}"] if first else [])
+    return found + ([f"explain {FILE} {first.event_id}"] if first else [])
 
 
 def _signoff() -> str:

@@ -1,12 +1,16 @@
-"""The exchange and the queues that alarms go through, and a `Target` that sends them there.
+"""The exchanges and queues that alarms and results go through, and a `Target` that sends alarms there.
 
     alarms (direct) ──121──► power.grid.voltage.queue
           │       └──115──► humidity.queue
           │       └──141──► total.battery.voltage.queue
           └─ what is none of these ─► alarms.other (fanout) ──► other.alert.messages.queue
 
-The routing key is the sensor's id as text. The rest goes through an alternate exchange, not through a
-binding per sensor: a sensor nobody thought of is then in the queue of the others, and not lost.
+    alarms.results (topic) ──#──► alarm.results.queue
+                                  critical.alerts.queue
+
+The routing key is the sensor's id as text; of a result, `sensor.alarm`. The rest goes through an alternate
+exchange, not through a binding per sensor: a sensor nobody thought of is then in the queue of the others,
+and not lost.
 """
 
 from __future__ import annotations
@@ -35,6 +39,10 @@ QUEUES = {
     TOTAL_BATTERY_VOLTAGE: "total.battery.voltage.queue",
 }
 OTHER_QUEUE = "other.alert.messages.queue"
+RESULTS = "alarms.results"
+"""Exchange that results of the analysis go to."""
+RESULTS_QUEUE = "alarm.results.queue"
+CRITICAL_QUEUE = "critical.alerts.queue"
 
 _CONNECT_S = 10.0
 _RETRY = Retry(initial_ms=200, max_ms=5_000)
@@ -53,6 +61,16 @@ def declare(url: str, exchange: str = EXCHANGE, queue_type: Literal["quorum", "c
         for sensor, queue in QUEUES.items():
             channel.queue_bind(queue, exchange, str(sensor))
         channel.queue_bind(OTHER_QUEUE, other, "")
+
+
+def declare_results(url: str, queue_type: Literal["quorum", "classic"] = "quorum") -> None:
+    """The same for what results go through. One queue takes all of them: a result that no queue wants would
+    be refused, and whoever wants less binds a queue of their own (`121.*`, `*.303`)."""
+    with _channel(url) as channel:
+        channel.exchange_declare(RESULTS, "topic", durable=True)
+        for queue in (RESULTS_QUEUE, CRITICAL_QUEUE):
+            channel.queue_declare(queue, durable=True, arguments={"x-queue-type": queue_type})
+        channel.queue_bind(RESULTS_QUEUE, RESULTS, "#")
 
 
 class ExchangeTarget(Target):

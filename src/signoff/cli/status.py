@@ -14,6 +14,10 @@ from signoff.ledger import DeadLetters, Ledger, RunLock
 from signoff.ledger.departures import Departure
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
+from signoff.watch.windows import Window, read_windows
+
+_KEY_VALUES = 5
+"""Values of a window's key that are printed; `--json` has more."""
 
 
 def command(file: PipelineFile, as_json: AsJson = False) -> None:
@@ -45,6 +49,7 @@ def read_status(graph: Graph) -> dict[str, Any]:
             "sinks": {name: _sink(name, ledger) for name in graph.sinks},
             "left_at": [_departure(departure) for departure in ledger.departures()],
             "buffers": {name: buffer.as_dict() for name, buffer in read_buffers(graph, ledger).items()},
+            "windows": {name: _window(window) for name, window in read_windows(graph).items()},
             "dead_letters": letters.count(),
         }
 
@@ -85,6 +90,17 @@ def _departure(departure: Departure) -> dict[str, Any]:
         "outcome": departure.outcome.value,
         "reason": departure.reason,
         "rows": departure.rows,
+    }
+
+
+def _window(window: Window) -> dict[str, Any]:
+    return {
+        "closed_upto": when(window.closed_upto),
+        "late": window.late,
+        "late_by": {
+            key: [{"value": value, "late": number} for value, number in counts]
+            for key, counts in window.late_by.items()
+        },
     }
 
 
@@ -133,8 +149,21 @@ def _print(found: dict[str, Any]) -> None:
             for name, buffer in found["buffers"].items()
         ]
         typer.echo(table(["buffer", "sink", "waiting", ""], rows, right=["waiting"]))
+    _print_windows(found["windows"])
     if found["dead_letters"]:
         typer.echo(f"{found['dead_letters']} dead letters; signoff dead-letters list FILE shows them")
+
+
+def _print_windows(windows: dict[str, Any]) -> None:
+    if not windows:
+        return
+    rows = [[name, window["closed_upto"] or "-", window["late"]] for name, window in windows.items()]
+    typer.echo(table(["window", "closed up to", "late"], rows, right=["late"]))
+    for name, window in windows.items():
+        for key, counts in window["late_by"].items():
+            told = ", ".join(f"{one['value']} ({one['late']})" for one in counts[:_KEY_VALUES])
+            more = f" and {len(counts) - _KEY_VALUES} more" if len(counts) > _KEY_VALUES else ""
+            typer.echo(f"late at {name} by {key}: {told}{more}")
 
 
 def _intake(source: dict[str, Any]) -> str:

@@ -1,0 +1,107 @@
+"""The results of a run on embedded defaults, read back from the files and the database they are in."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from signoff.sources.stations_network import GRID_VOLTAGE
+from signoff_alarms.topology import OTHER_QUEUE, QUEUES
+
+COUNTED = {
+    "failed_equipment": "failed equipment (303)",
+    "grid_voltage": "grid voltage (308, 309)",
+}
+"""The windows that count each alarm once, and what they count."""
+_NUMBERS = {
+    "failed_equipment": "numberOfEquipmentFailures",
+    "grid_voltage": "numberOfPowerGridVoltageOutrage",
+}
+_FOLDERS = {
+    "notifications": "notifications",
+    "critical_alerts": ".",
+    **{queue.replace(".", "_"): queue for queue in (*QUEUES.values(), OTHER_QUEUE)},
+}
+"""Sinks that write files, and where; the desk of the demo has a book of its own."""
+_TABLES = {
+    "failed_equipment_table": "failed_equipment",
+    "grid_voltage_table": "grid_voltage",
+    "alerts_table": "alerts",
+    "late_table": "late_alarms",
+}
+_MOST = 3
+
+
+class Results:
+    """What is in a directory `out`."""
+
+    def __init__(self, out: Path) -> None:
+        self._out = out
+        self._database = out / "results.db"
+
+    def told(self) -> Iterator[str]:
+        """What the windows say, in lines for people."""
+        yield "failed equipment"
+        for station, sensor, number, windows in self._rows(
+            "SELECT stationId, datapointId, sum(numberOfEquipmentFailures) AS n, count(*) "
+            "FROM failed_equipment GROUP BY 1, 2 ORDER BY n DESC, 1, 2 LIMIT ?",
+            _MOST,
+        ):
+            yield f"  station {station}, sensor {sensor}: {number} times, in {windows} windows of 10 minutes"
+        yield "grid voltage"
+        for alarm, word in ((308, "high"), (309, "low")):
+            for number, stations, deviation in self._rows(
+                "SELECT sum(numberOfPowerGridVoltageOutrage), count(DISTINCT stationId), avg(meanDeviation) "
+                "FROM grid_voltage WHERE alarmId = ?",
+                alarm,
+            ):
+                off = "" if deviation is None else f", by {deviation:+.1f} V on average"
+                yield f"  too {word} {number or 0:,} times at {stations:,} stations{off}"
+        ((alerts, sensors),) = self._rows(
+            "SELECT count(*), count(DISTINCT stationId || '/' || datapointId) FROM alerts"
+        )
+        yield f"alerts: {alerts:,} hours with five failures or more, of {sensors:,} sensors"
+        for station, sensor, number, start, end in self._rows(
+            "SELECT stationId, datapointId, max(numberOfEquipmentFailures) AS n, windowStart, windowEnd "
+            "FROM alerts GROUP BY 1, 2 ORDER BY n DESC, 1, 2 LIMIT ?",
+            _MOST,
+        ):
+            yield f"  station {station}, sensor {sensor}: {number} from {start[11:16]} to {end[11:16]}"
+
+    def ids(self, sink: str) -> tuple[Counter[str], Path]:
+        """The ids that a sink holds, and where they stand."""
+        if table := _TABLES.get(sink):
+            rows = self._rows(f"SELECT event_id FROM {table}")
+            return Counter(event_id for (event_id,) in rows), self._database
+        folder = self._out / _FOLDERS[sink]
+        return Counter(row["event_id"] for row in _json_rows(folder)), folder
+
+    def alarms(self, window: str) -> int:
+        """How many alarms came that a window is to count, whatever their times are."""
+        return sum(
+            row["dataPointId"] == GRID_VOLTAGE and row["alarmId"] in (308, 309)
+            if window == "grid_voltage"
+            else row["alarmId"] == 303
+            for queue in (*QUEUES.values(), OTHER_QUEUE)
+            for row in _json_rows(self._out / queue)
+        )
+
+    def counted(self, window: str) -> int:
+        """How many are in the results of a window."""
+        ((number,),) = self._rows(f"SELECT sum({_NUMBERS[window]}) FROM {window}")
+        return int(number or 0)
+
+    def _rows(self, query: str, *values: object) -> list[Any]:
+        with closing(sqlite3.connect(self._database)) as database:
+            return database.execute(query, values).fetchall()
+
+
+def _json_rows(folder: Path) -> Iterator[dict[str, Any]]:
+    for file in sorted(folder.glob("*.jsonl")):
+        with file.open(encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
