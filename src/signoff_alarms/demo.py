@@ -10,12 +10,8 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from signoff import cli, load
@@ -27,15 +23,14 @@ from signoff.pipeline.graph import Graph
 from signoff.watch.windows import late_in_all, read_windows
 from signoff_alarms import pipeline as pipelines
 from signoff_alarms.desk import Desk
+from signoff_alarms.narrator import narrator, say
 from signoff_alarms.results import COUNTED, Results
 
 HOME = Path("demo-run")
 FILE = HOME / "pipeline.yaml"
-LEDGER = HOME / "state" / "ledger.db"
 COUNT = 60_000
 CLOSES_AFTER = 20
 CLOSED_S = 8.0
-_LOOK_EVERY_S = 0.1
 
 
 def main() -> int:
@@ -59,7 +54,7 @@ def _demo(began: float) -> int:
     with Desk(HOME / "out" / "desk.jsonl", closes_after=CLOSES_AFTER, closed_s=CLOSED_S) as desk:
         pipelines.write(pipelines.analysis(_places(desk.url), name="demo"), HOME)
         graph = load(FILE)
-        with _narrator(desk, graph) as seen:
+        with narrator(desk, graph) as seen:
             code = cli.app(["run", str(FILE), "--once"], prog_name="signoff", standalone_mode=False) or 0
     report, results = audit(graph, LogReader), Results(HOME / "out")
     say("\nWhat the windows say:")
@@ -76,11 +71,6 @@ def _demo(began: float) -> int:
     say("")
     _account(report)
     return 0 if code == 0 and complete and report.balanced and not report.total.in_flight else 1
-
-
-def say(text: str) -> None:
-    """To wherever standard output leads at this moment: during a run, above the live table."""
-    print(text, file=sys.stdout, flush=True)
 
 
 def _fresh_home() -> None:
@@ -112,98 +102,6 @@ def _places(desk_url: str) -> pipelines.Places:
     return pipelines.Places(sources, found.notifications, desk, found.storage, found.idle_after)
 
 
-# -- during the run
-
-
-class Seen:
-    """When alarms were settled."""
-
-    def __init__(self) -> None:
-        self._began = self._ended = time.monotonic()
-        self._settled = 0
-
-    def look(self) -> None:
-        settled, now = _settled(), time.monotonic()
-        if not settled:
-            self._began = now
-        if settled != self._settled:
-            self._settled, self._ended = settled, now
-
-    @property
-    def rate(self) -> float:
-        """Alarms a second, from when the first batch began to be worked on to the last that was settled."""
-        return self._settled / max(self._ended - self._began, _LOOK_EVERY_S)
-
-
-@contextmanager
-def _narrator(desk: Desk, graph: Graph) -> Iterator[Seen]:
-    """Says in plain words what can be seen of alarms, windows and the desk."""
-    over, seen = threading.Event(), Seen()
-    thread = threading.Thread(target=_narrate, args=(_remarks(desk, graph), over, seen), daemon=True)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        over.set()
-        thread.join()
-
-
-def _narrate(remarks: list[Remark], over: threading.Event, seen: Seen) -> None:
-    while not over.wait(_LOOK_EVERY_S):
-        seen.look()
-        for remark in [one for one in remarks if one.holds()]:
-            say("→ " + remark.text())
-            remarks.remove(remark)
-
-
-@dataclass(frozen=True)
-class Remark:
-    """Made once, when it holds."""
-
-    holds: Callable[[], bool]
-    text: Callable[[], str]
-
-
-def _remarks(desk: Desk, graph: Graph) -> list[Remark]:
-    return [
-        Remark(
-            lambda: _settled() > 0,
-            lambda: "Alarms flow: logged, kept by sensor, counted in the windows' state, then settled.",
-        ),
-        Remark(
-            lambda: any(window.closed_upto for window in read_windows(graph).values()),
-            lambda: "The first windows are CLOSED: alarms up to 15 minutes later than others are in them.",
-        ),
-        Remark(
-            lambda: any(window.late for window in read_windows(graph).values()),
-            lambda: (
-                "Alarms come LATE, hours after their windows were closed. They go to a table of their own."
-            ),
-        ),
-        Remark(
-            lambda: desk.state != "open",
-            lambda: (
-                "The desk is DOWN: it answers 503. Its alerts wait in a log, and go out again with growing\n"
-                "  pauses; tables, files and the alarms themselves do not wait for it."
-            ),
-        ),
-        Remark(
-            lambda: desk.state == "open again",
-            lambda: f"The desk is BACK after refusing {desk.refused} requests. It gets what it is owed.",
-        ),
-    ]
-
-
-def _settled() -> int:
-    if not LEDGER.exists():
-        return 0
-    with Ledger(LEDGER, readonly=True) as ledger:
-        return ledger.settled_upto("stations")
-
-
-# -- after it
-
-
 def _late(graph: Graph) -> None:
     windows = read_windows(graph)
     by_sensor = late_in_all(windows, "dataPointId")
@@ -213,7 +111,7 @@ def _late(graph: Graph) -> None:
 
 def _compare_sinks(graph: Graph, results: Results) -> bool:
     """Print what each sink holds; true if that is what the ledger says it signed for, each row once."""
-    with Ledger(LEDGER, readonly=True) as ledger:
+    with Ledger(graph.state / "ledger.db", readonly=True) as ledger:
         signed = {name: totals.rows for name, totals in ledger.sink_totals().items()}
     say("\nCounted in the sinks themselves:")
     complete = True

@@ -1,4 +1,4 @@
-"""The results of a run on embedded defaults, read back from the files and the database they are in."""
+"""The results of a demo, read back from the files and the database they are in."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _NUMBERS = {
     "failed_equipment": "numberOfEquipmentFailures",
     "grid_voltage": "numberOfPowerGridVoltageOutrage",
 }
-_FOLDERS = {
+_FILES = {
     "notifications": "notifications",
-    "critical_alerts": ".",
+    "critical_alerts": "desk.jsonl",
     **{queue.replace(".", "_"): queue for queue in (*QUEUES.values(), OTHER_QUEUE)},
 }
-"""Sinks that write files, and where; the desk of the demo has a book of its own."""
+"""Sinks that write files, and where. The book of the demo's desk is one."""
 _TABLES = {
     "failed_equipment_table": "failed_equipment",
     "grid_voltage_table": "grid_voltage",
@@ -78,8 +78,8 @@ class Results:
         if table := _TABLES.get(sink):
             rows = self._rows(f"SELECT event_id FROM {table}")
             return Counter(event_id for (event_id,) in rows), self._database
-        folder = self._out / _FOLDERS[sink]
-        return Counter(row["event_id"] for row in _json_rows(folder)), folder
+        place = self._out / _FILES[sink]
+        return Counter(row["event_id"] for row in _json_rows(place)), place
 
     def alarms(self, window: str) -> int:
         """How many alarms came that a window is to count, whatever their times are."""
@@ -101,7 +101,8 @@ class Results:
             return database.execute(query, values).fetchall()
 
 
-def _json_rows(folder: Path) -> Iterator[dict[str, Any]]:
-    for file in sorted(folder.glob("*.jsonl")):
+def _json_rows(place: Path) -> Iterator[dict[str, Any]]:
+    """Of a file, or of all files of a directory."""
+    for file in [place] if place.is_file() else sorted(place.glob("*.jsonl")):
         with file.open(encoding="utf-8") as lines:
             yield from map(json.loads, lines)

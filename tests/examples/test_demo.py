@@ -17,7 +17,9 @@ COUNTED = re.compile(r" = [\d,]+ counted \+ [1-9]\d* late \+ [1-9]\d* without a 
 
 
 @pytest.mark.spark
-def test_the_demo_counts_every_alarm_survives_its_webhook_and_ends_with_an_account_that_adds_up(tmp_path: Path) -> None:
+def test_the_demo_counts_every_alarm_survives_its_webhook_and_ends_with_an_account_that_adds_up(
+    tmp_path: Path,
+) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "signoff_alarms.demo"],
         cwd=tmp_path,

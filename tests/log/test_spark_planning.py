@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +152,21 @@ def test_error_of_the_source_is_kept_when_the_payload_is_bad_too() -> None:
     events = events.set_column(6, events.schema.field(6), pa.array(["too large"]))
     rows = to_rows(0, events, "utf-8")
     assert rows.column("error").to_pylist() == ["too large"]
+
+
+@pytest.mark.parametrize(("error", "told"), [("ConnectionResetError", False), ("ValueError", True)])
+def test_the_process_that_plans_ends_without_a_word_when_spark_has_hung_up(
+    directory: Path, error: str, told: bool
+) -> None:
+    write(directory, 1)
+    program = f"""
+from signoff.log.spark import LogDataSource
+source = LogDataSource({{"path": {str(directory)!r}}})
+reader = source.streamReader(source.schema())
+try:
+    raise {error}
+finally:
+    reader.stop()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode != 0, error in done.stderr) == (told, told)

@@ -31,7 +31,7 @@ Alarm = dict[str, Any]
 Key = tuple[datetime, int, int, int]
 Identity = tuple[Any, ...]
 Table = Callable[[str], list[dict[str, Any]]]
-COUNT, SEED = 12_000, 11
+COUNT, SEED = 9_000, 11
 SIMULATION = {"per_day": 60_000, "errors": 200, "late": 0.03, "late_by": 10_800}
 TEN_MINUTES, HOUR = timedelta(minutes=10), timedelta(hours=1)
 QUEUES = (*topology.QUEUES.values(), topology.OTHER_QUEUE)
@@ -164,6 +164,7 @@ def check_messages(messages: list[dict[str, Any]], table: Table, *tables: str) -
         assert told.items() <= row.items()
 
 
+@pytest.mark.case(36)
 def test_windows_say_what_the_simulation_says_and_every_alarm_is_in_one_or_late_or_a_dead_letter(
     inline: Make,
 ) -> None:
@@ -270,3 +271,34 @@ def test_the_same_from_the_queues_of_rabbitmq_to_its_exchange_and_to_postgresql(
                 connection.execute(f'DROP TABLE IF EXISTS "{name}"')
     assert product.balanced
     assert all(broker.count(queue) == 0 for queue in QUEUES)
+
+
+def test_routing_sends_each_alarm_to_the_queue_of_its_sensor_as_it_came(
+    inline: Make, broker: RabbitMQ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(pipeline.RABBITMQ, broker.url)
+    product = inline()
+    lines = [alarm["payload"] for alarm in sent(1_000)]
+    product.put("alarms.jsonl", [line.decode() for line in lines])
+    product.write(pipeline.routing(pipeline.from_files(f"{product.directory}/in/*.jsonl")))
+    done = product.run_once()
+    assert done.code == 0, done.output
+    due = defaultdict(list)
+    for line in lines:
+        if (sensor := _sensor(line)) is not None:
+            due[topology.QUEUES.get(sensor, topology.OTHER_QUEUE)].append(line)
+    for queue in QUEUES:
+        assert sorted(message.body for message in broker.take(queue)) == sorted(due[queue])
+    account = product.account("stations")
+    routed = sum(map(len, due.values()))
+    assert (account["delivered"], account["dead_lettered"]) == (routed, len(lines) - routed)
+    assert routed < len(lines)
+
+
+def _sensor(line: bytes) -> int | None:
+    """Of an alarm that can be read so far."""
+    try:
+        sensor = json.loads(line).get("dataPointId")
+    except ValueError:
+        return None
+    return sensor if isinstance(sensor, int) else None

@@ -15,6 +15,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -221,6 +222,12 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Driver, once per micro-batch; after a crash again with the same range."""
         return self.divide(start["sequence"], end["sequence"])
+
+    def stop(self) -> None:
+        """In the process that plans the query, as the last thing of Spark's runner. When Spark has closed the
+        connection nobody is left to tell; the runner would try to, and print tracebacks to the terminal."""
+        if isinstance(sys.exc_info()[1], EOFError | ConnectionError):
+            os._exit(0)
 
     def _end_after(self, begin: int) -> int:
         head = self._log.end_after(begin)
