@@ -65,7 +65,7 @@ def _demo(began: float) -> int:
     complete &= _every_alarm_is_somewhere(graph, results)
     _dead_letters(graph)
     took_s = time.monotonic() - began
-    say(f"\n{seen.rate:,.0f} alarms a second; all this took {took_s:.0f} s. Look for yourself:")
+    say(f"\n{seen.rate:,.0f} alarms a second were settled; all this took {took_s:.0f} s. Look for yourself:")
     for command in _to_try(graph):
         say(f"  {_signoff()} {command}")
     say("")
@@ -86,7 +86,7 @@ def _fresh_home() -> None:
 def _places(desk_url: str) -> pipelines.Places:
     sources = pipelines.simulated(
         count=COUNT,
-        rate=2_500,
+        rate=1_500,
         seed=7,
         max_events_per_batch=10_000,
         simulation={"per_day": 100_000, "late": 0.01},

@@ -27,20 +27,20 @@ class Seen:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._began = self._ended = time.monotonic()
-        self._settled = 0
+        self._first: tuple[int, float] | None = None
+        self._last = (0, 0.0)
 
     def look(self) -> None:
-        settled, now = _settled(self._graph), time.monotonic()
-        if not settled:
-            self._began = now
-        if settled != self._settled:
-            self._settled, self._ended = settled, now
+        settled = _settled(self._graph)
+        if settled > self._last[0]:
+            self._last = (settled, time.monotonic())
+            self._first = self._first or self._last
 
     @property
     def rate(self) -> float:
-        """Alarms a second, from when the first batch began to be worked on to the last that was settled."""
-        return self._settled / max(self._ended - self._began, _LOOK_EVERY_S)
+        """Alarms a second, from the first that were settled to the last."""
+        (number, began), (upto, ended) = self._first or self._last, self._last
+        return (upto - number) / max(ended - began, _LOOK_EVERY_S)
 
 
 @contextmanager
