@@ -15,7 +15,7 @@ FILES = "{type: files, path: in/*}"
 HTTP = "{type: http, port: 0, acknowledge_within: 5m}"
 
 
-def codes(tmp_path: Path, source: str, window: str) -> list[tuple[str, str]]:
+def codes(tmp_path: Path, source: str, window: str, sink: str = "", more: str = "") -> list[tuple[str, str]]:
     file = tmp_path / "p.yaml"
     file.write_text(f"""
 name: p
@@ -24,7 +24,7 @@ sources:
 transforms:
   counts: {{type: window, input: incoming, size: 10m, aggregates: {{n: count(*)}}, {window}}}
 sinks:
-  out: {{type: console, input: counts}}
+  out: {{type: console, input: counts{sink}}}{more}
 """)
     try:
         load(file, default())
@@ -56,3 +56,19 @@ def test_a_window_that_may_not_let_go_in_time_is_refused_with_the_arithmetic(
 @pytest.mark.parametrize("window", ["allowed_lateness: 15m", "acknowledge: delivered, idle_after: 1m"])
 def test_a_window_that_lets_go_of_its_events_is_accepted(tmp_path: Path, window: str) -> None:
     assert codes(tmp_path, RABBIT, window) == []
+
+
+@pytest.mark.parametrize(
+    ("acknowledge", "found"), [("save_point", ["cannot-refuse"]), ("delivered, idle_after: 1m", [])]
+)
+def test_a_sink_behind_a_save_point_cannot_refuse(tmp_path: Path, acknowledge: str, found: list[str]) -> None:
+    file = tmp_path / "p.yaml"
+    codes_found = [
+        code for code, _ in codes(tmp_path, FILES, f"acknowledge: {acknowledge}", sink=", on_failure: refuse")
+    ]
+    assert codes_found == found, file.read_text()
+
+
+def test_a_sink_for_late_events_may_refuse(tmp_path: Path) -> None:
+    late = "\n  late: {type: console, input: counts.late, on_failure: refuse}"
+    assert codes(tmp_path, FILES, "acknowledge: save_point", more=late) == []

@@ -205,3 +205,17 @@ def test_late_events_are_counted_by_keys(place: LinkPlace) -> None:
     assert sink.marks.late() == {'{"key":"x"}': 2, '{"key":"y"}': 1}
     count.release()
     sink.release()
+
+
+def test_an_event_that_cannot_be_written_is_refused_and_the_others_are_counted(place: LinkPlace) -> None:
+    sink, events = intake(place), rows([(0, 10, "x", 1), (1, 11, "y", 1), (2, 12, "x", 1)], None)
+    broken = pa.Array.from_buffers(
+        pa.string(), 3, [None, pa.array([0, 1, 2, 3], pa.int32()).buffers()[1], pa.py_buffer(b"x\xffx")]
+    )
+    at = events.schema.get_field_index("key")
+    writer = sink.open(Part(BatchRef("a", 0, 3), 0, 0))
+    (refusal,) = writer.write(events.set_column(at, "key", broken))
+    assert refusal.index == 1 and not refusal.transient
+    sink.commit(BatchRef("a", 0, 3), [writer.close() or b""])
+    assert totals(place)[(0, "x")][0] == 2
+    sink.release()

@@ -50,6 +50,7 @@ def check(draft: Draft, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
         raise PipelineError(_in_order(checker.problems, draft.file))
     graph = Graph(settings, draft.file, draft.base, checker.ordered())
     checker.refusals(graph)
+    checker.settled_before(graph)
     checker.holding(graph)
     if checker.problems:
         raise PipelineError(_in_order(checker.problems, draft.file))
@@ -363,6 +364,25 @@ class _Checker:
                     message = f'{node.label} cannot refuse events of "{source}", which "{others[0]}" settles'
                     hint = "use on_failure: dead_letter"
                     self.problems.append(node.problem("cannot-refuse", message, at="on_failure", hint=hint))
+
+    def settled_before(self, graph: Graph) -> None:
+        """Behind a step that settles events nothing can be refused: nobody would hear of it."""
+        for name, step in graph.transforms.items():
+            if not isinstance(step.config, TransformConfig) or not step.config.settles:
+                continue
+            behind = {
+                other
+                for reader in graph.readers(name)
+                if Port(name) in reader.inputs
+                for other in ({reader.name} | graph.downstream(reader.name))
+            }
+            for other in sorted(behind):
+                config, node = self.configs[other], self.nodes[other]
+                field = "on_failure" if isinstance(config, SinkConfig) else "on_error"
+                if getattr(config, field, None) == "refuse":
+                    message = f'{node.label} cannot refuse what is made of events that "{name}" has settled'
+                    hint = f"use {field}: dead_letter, or acknowledge: delivered"
+                    self.problems.append(node.problem("cannot-refuse", message, at=field, hint=hint))
 
     def holding(self, graph: Graph) -> None:
         """What holds events must let go of them before their source, or its broker, stops waiting."""

@@ -168,6 +168,11 @@ class TransformConfig(InputsConfig):
         return self.outputs
 
     @property
+    def settles(self) -> bool:
+        """Whether an event that comes here is settled, so that what is made of it cannot be refused."""
+        return False
+
+    @property
     def holds(self) -> Mapping[str, float]:
         """How long an event may be held here before it is settled: seconds, by the fields that say so."""
         return {}

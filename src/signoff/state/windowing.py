@@ -22,6 +22,7 @@ from signoff.link.handover import HandoverConfig, HandoverSink, LinkPlace, PartW
 from signoff.pipeline.model import SinkConfig
 from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Part, Refusal, Sink, Writer
 from signoff.sinks.jsontext import json_objects
+from signoff.sinks.refusal import fit
 from signoff.sources.contract import EVENT_SCHEMA
 from signoff.state.marks import Marks, Progress, Seen
 from signoff.state.panes import Numbers, Panes
@@ -153,6 +154,12 @@ class _WindowWriter(Writer):
         self._tail: list[tuple[int, int]] = []
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
+        sorted_out = fit(rows)
+        if sorted_out.rows.num_rows:
+            self._take(sorted_out.rows)
+        return sorted_out.refusals
+
+    def _take(self, rows: pa.RecordBatch) -> None:
         times = rows.column(TIME).to_numpy()
         closed = rows.column(MARK)[0].as_py() if MARK in rows.schema.names else None
         self._look(rows, times)
@@ -161,11 +168,11 @@ class _WindowWriter(Writer):
         given = rows.drop_columns([name for name in (TIME, MARK) if name in rows.schema.names])
         chosen = given if len(places) == len(times) else given.take(pa.array(places))
         if not combining(self._config):
-            return self._each(chosen, places, starts)
+            self._writer.write(self._each(chosen, starts))
+            return
         table = pa.Table.from_batches([chosen.drop_columns([EVENT_ID, ORIGIN])])
         table = table.append_column(START, pa.array(starts)).append_column(FIRST, chosen.column(ORIGIN))
         self._partials.add(table)
-        return []
 
     def close(self) -> bytes | None:
         made = self._partials.finish()
@@ -196,7 +203,7 @@ class _WindowWriter(Writer):
         pairs = zip(numbers[newest].tolist(), times[newest].tolist(), strict=True)
         self._tail = sorted([*self._tail, *pairs])[-wanted:]
 
-    def _each(self, rows: pa.RecordBatch, places: Numbers, starts: Numbers) -> Sequence[Refusal]:
+    def _each(self, rows: pa.RecordBatch, starts: Numbers) -> pa.RecordBatch:
         """Every event in every window of it, as a row with an id of its own."""
         ids = [
             f"{event}/{start // 1_000_000}"
@@ -204,12 +211,7 @@ class _WindowWriter(Writer):
         ]
         columns = self._columns(rows)
         arrays = {EVENT_ID: pa.array(ids), START: pa.array(starts), **columns, ORIGIN: rows.column(ORIGIN)}
-        refused = self._writer.write(pa.RecordBatch.from_pydict(arrays))
-        first: dict[int, Refusal] = {}
-        for refusal in refused:  # an event is refused once, however many windows it is in
-            place = int(places[refusal.index])
-            first.setdefault(place, Refusal(place, refusal.reason, refusal.transient))
-        return list(first.values())
+        return pa.RecordBatch.from_pydict(arrays)
 
     def _columns(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
         measures = self._config.measures

@@ -125,6 +125,10 @@ class WindowConfig(Transform):
         return ()
 
     @property
+    def settles(self) -> bool:
+        return self.acknowledge == "save_point"
+
+    @property
     def holds(self) -> Mapping[str, float]:
         if self.acknowledge != "delivered":
             return {}
