@@ -9,6 +9,8 @@ import shutil
 import socket
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -72,7 +74,31 @@ def start_session(name: str, settings: SparkSettings, *, log_file: Path, python_
     options[_JAVA_OPTIONS] = f"{java} {settings.config.get(_JAVA_OPTIONS, '')}".rstrip()
     for key, value in options.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    with _errors_into(log_file):
+        return builder.getOrCreate()
+
+
+@contextmanager
+def _errors_into(file: Path) -> Iterator[None]:
+    """Processes that are started meanwhile write their standard error into a file.
+
+    For Java and its Python processes, which have no terminal to talk to: what matters comes as an exception,
+    and a worker that is ended in the middle of its work ends with a traceback that says nothing to anybody.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    ours = os.dup(2)
+    with file.open("ab") as target:
+        begin = target.tell()
+        os.dup2(target.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            os.write(ours, file.read_bytes()[begin:])  # it did not start, and says why
+            raise
+        finally:
+            os.dup2(ours, 2)
+            os.close(ours)
 
 
 def _local_sockets() -> dict[str, str]:
