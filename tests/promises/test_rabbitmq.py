@@ -264,3 +264,54 @@ def test_what_the_broker_says_of_a_message_can_be_used_and_rows_go_on_by_a_key_o
     assert [message.id for message in rabbitmq.take("odd")] == ["incoming/1", "incoming/4"]
     for name in ("even", "odd"):
         rabbitmq.delete_queue(name)
+
+
+WINDOW = {
+    "type": "window", "input": "parsed", "time": "t", "size": "1m", "aggregates": {"events": "count(*)"},
+}  # fmt: skip
+TIMED = {"type": "parse_json", "input": "incoming", "schema": "t TIMESTAMP"}
+
+
+def moments(number: int) -> list[bytes]:
+    """Messages of one minute."""
+    return [b'{"t": "2021-05-01T00:00:%02dZ"}' % (second % 60) for second in range(number)]
+
+
+@pytest.mark.case(34, 35)
+def test_a_window_with_a_save_point_takes_more_than_may_be_unacknowledged(
+    inline: Make, rabbitmq: RabbitMQ, queue: str
+) -> None:
+    product = inline(
+        sources={"incoming": source(rabbitmq, queue, prefetch=10)},
+        transforms={"parsed": TIMED, "counts": WINDOW},
+        sinks={"out": {"type": "files", "input": "counts", "path": "out", "format": "jsonl"}},
+    )
+    rabbitmq.publish(moments(100), queue)
+    product.start()
+    wait_until(lambda: product.told_upto() == 100)
+    assert product.account() == books(delivered=100)
+    assert product.rows() == [], "the window is open"
+
+
+@pytest.mark.case(34, 35)
+def test_a_window_that_waits_for_delivery_lets_go_when_the_limit_of_unacknowledged_messages_is_reached(
+    inline: Make, rabbitmq: RabbitMQ, queue: str, webhook: WebhookServer
+) -> None:
+    hold = webhook.hold()
+    product = inline(
+        sources={"incoming": source(rabbitmq, queue, prefetch=10)},
+        transforms={"parsed": TIMED, "counts": WINDOW | {"acknowledge": "delivered", "idle_after": "1s"}},
+        sinks={
+            "out": to(webhook) | {"input": "counts"},
+            "late": {"type": "files", "input": "counts.late", "path": "late", "format": "jsonl"},
+        },
+    )
+    rabbitmq.publish(moments(15), queue)
+    product.start()
+    hold.wait_for(1)
+    assert (product.received(), product.told_upto()) == (10, 0), "no more come until the result is delivered"
+    hold.release()
+    wait_until(lambda: product.told_upto() == 15)
+    assert [row["events"] for row in webhook.accepted] == [10]
+    assert len(product.rows("late")) == 5, "their window was closed so that anything could go on"
+    assert product.account() == books(delivered=15)
