@@ -25,6 +25,8 @@ from signoff.sources.stations import Simulation, SimulationConfig
 
 BATCH = 20_000
 """Most events made at a time: they are Python strings for a moment."""
+AHEAD = 10_000
+"""How many simulated alarms are made at a time, at least."""
 FIRST_EVENT = np.datetime64("2021-05-01T10:00:00", "ms")
 
 DATA_POINTS = np.array([121, 121, 121, 121, 115, 115, 141, 141, 122, 123, 116, 117, 142, 143, 151, 161])
@@ -126,8 +128,7 @@ class GenerateSource(Source):
         if self._config.template == "alarms":
             self._readings = _readings(self._config)
             return self._alarms
-        simulation = Simulation(self._config.seed, self._config.simulation)
-        return lambda numbers: simulation.payloads(int(numbers[0]), int(numbers[-1]) + 1)
+        return _Ahead(Simulation(self._config.seed, self._config.simulation).payloads)
 
     def _alarms(self, numbers: Numbers) -> pa.Array:
         config = self._config
@@ -154,6 +155,21 @@ class GenerateSource(Source):
     def _break(self, payloads: list[str | bytes], hashes: Hashes) -> None:
         for index in np.flatnonzero(shares(hashes) < self._config.malformed).tolist():
             payloads[index] = MALFORMED[int(hashes[index]) % len(MALFORMED)](payloads[index])
+
+
+class _Ahead:
+    """Makes more than it is asked for, and keeps the rest: a slow rate asks for a few at a time, and the
+    simulation computes the network around them each time."""
+
+    def __init__(self, make: Callable[[int, int], pa.Array]) -> None:
+        self._make = make
+        self._start, self._made = 0, pa.array([], pa.binary())
+
+    def __call__(self, numbers: Numbers) -> pa.Array:
+        first, stop = int(numbers[0]), int(numbers[-1]) + 1
+        if not self._start <= first <= stop <= self._start + len(self._made):
+            self._start, self._made = first, self._make(first, max(stop, first + AHEAD))
+        return self._made.slice(first - self._start, stop - first)
 
 
 def _numbers(numbers: Numbers) -> pa.Array:
