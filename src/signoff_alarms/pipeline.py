@@ -102,9 +102,9 @@ def with_rabbitmq(sources: Mapping[str, Node], idle_after: str, *, postgres: boo
     )
 
 
-def analysis(places: Places, name: str = "alarms") -> str:
-    """The text of the pipeline that analyses alarms."""
-    return _head(name, places.sources, places.anchors) + _shipped("analysis")
+def analysis(places: Places, name: str = "alarms", **settings: Any) -> str:
+    """The text of the pipeline that analyses alarms; with further settings, such as `spark`."""
+    return _head(name, places.sources, places.anchors, **settings) + _shipped("analysis")
 
 
 def routing(sources: Mapping[str, Node]) -> str:
@@ -123,8 +123,10 @@ def write(text: str, home: Path) -> Path:
     return file
 
 
-def _head(name: str, sources: Mapping[str, Node], anchors: Mapping[str, Any]) -> str:
-    lines = [_FIRST_LINE, f"name: {name}", "state: ./state", "", "sources:"]
+def _head(name: str, sources: Mapping[str, Node], anchors: Mapping[str, Any], **settings: Any) -> str:
+    lines = [_FIRST_LINE, f"name: {name}", "state: ./state"]
+    lines += [f"{setting}: {json.dumps(value)}" for setting, value in settings.items()]
+    lines += ["", "sources:"]
     lines += [f"  {source}: {json.dumps(fields)}" for source, fields in sources.items()]
     lines += [f"x-{anchor}: &{anchor} {json.dumps(value)}" for anchor, value in anchors.items()]
     return "\n".join(lines) + "\n"
