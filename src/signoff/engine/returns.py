@@ -72,14 +72,19 @@ class ResultsBearer:
         version = (self._ledger.version(), self._notes.version())
         if version == self._seen:
             return
-        self._load()
-        settled, whole, head = self._answers.settled(), True, self._results_log.head()
+        settled, whole, head, loaded = self._answers.settled(), True, self._results_log.head(), False
         for handed in self._notes.each():
-            if handed.last > head or not self._is_recorded(handed):
+            mine = settled & from_range(handed.first, handed.last)
+            new = mine - self._told
+            if handed.last > head or (new and not self._is_recorded(handed)):
                 whole = False
                 continue
-            mine = settled & from_range(handed.first, handed.last)
-            if new := mine - self._told:
+            if new:
+                if (
+                    not loaded
+                ):  # many batches may wait: they are looked at only when there is something to tell
+                    self._load()
+                    loaded = True
                 self._bring(handed, new)
                 self._told |= new
             if len(mine) == handed.last - handed.first:
