@@ -11,8 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyroaring import BitMap64
 
 from signoff.link.handover import LinkPlace
+from signoff.link.notes import Handed, LinkNotes
 from signoff.log import LogReader
 from signoff.sinks.contract import BatchRef, Part
 from signoff.state.marks import Progress
@@ -192,6 +194,21 @@ def test_a_kill_after_the_rows_and_before_the_mark_loses_neither(place: LinkPlac
     hand_on(again, batch, [[list(events)]])
     again.close_batch(batch)
     assert [row.get("__mark") for row in payloads(place)] == [None, None, 130 * SECOND]
+    again.release()
+
+
+def test_a_mark_is_not_taken_for_a_batch_that_a_kill_kept_out_of_the_log(place: LinkPlace) -> None:
+    batch, sink = BatchRef("a", 0, 1), intake(place)
+    sink.marks.reach(60 * SECOND)
+    sink.remind()
+    sink.release()
+    notes = LinkNotes(place.database)
+    notes.note(Handed("w.state", batch, 1, 2, BitMap64([0])))  # and killed before its row was appended
+    notes.close()
+    again = intake(place)
+    again.remind()
+    hand_on(again, batch, [[[(0, 70, "x", 1)]]])
+    assert [row["__start"] for row in payloads(place) if "__start" in row] == [60 * SECOND]
     again.release()
 
 

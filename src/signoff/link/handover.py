@@ -164,6 +164,8 @@ class HandoverSink(Sink):
             half = last is not None and LogReader(self._place.log).scan() < last.last
             keep = last.first if half and last is not None else None
             self._log = LogWriter(self._place.log, self._settings, keep_upto=keep)
+            if half and last is not None:
+                notes.forget(last)  # what is appended next is no part of it, and must not be taken for it
         return self._log, self._notes
 
 
