@@ -200,7 +200,7 @@ def test_a_kill_after_the_rows_and_before_the_mark_loses_neither(place: LinkPlac
 def test_a_mark_is_not_taken_for_a_batch_that_a_kill_kept_out_of_the_log(place: LinkPlace) -> None:
     batch, sink = BatchRef("a", 0, 1), intake(place)
     sink.marks.reach(60 * SECOND)
-    sink.remind()
+    sink.advance()
     sink.release()
     notes = LinkNotes(place.database)
     notes.note(Handed("w.state", batch, 1, 2, BitMap64([0])))  # and killed before its row was appended

@@ -157,10 +157,10 @@ class BatchRunner:
         known = self.ledger.open_batch(batch.source, batch.start, batch.end, list(self.sinks))
         if known.settled:
             remove_receipts(receipts_directory(self.state, batch))
-        else:
-            for name, window in self.windows.items():
-                if not self._window_done(known, name):
-                    window.stamp(batch)
+        for name, window in self.windows.items():
+            if not self._window_done(known, name):
+                window.stamp(batch)
+        self._tell_windows(known)  # a kill, or whoever has settled it elsewhere, has not
         return known
 
     def stamps_at(self, sequence: int) -> dict[str, int | None]:
@@ -169,11 +169,14 @@ class BatchRunner:
             MARK + name: window.marks.stamp_at(self.source, sequence) for name, window in self.windows.items()
         }
 
-    def _close_windows(self, batch: BatchRef, known: BatchState) -> None:
-        """Tell the windows that get no more rows of a batch."""
+    def _tell_windows(self, known: BatchState) -> None:
+        """Tell the windows that get no more rows of a batch. May be repeated."""
+        batch = BatchRef(known.ref.source, known.ref.start, known.ref.end)
         for name, window in self.windows.items():
-            if self._window_done(known, name):
-                window.close_batch(BatchRef(batch.source, known.ref.start, known.ref.end))
+            if known.settled:
+                window.forget_batch(batch)
+            elif self._window_done(known, name):
+                window.close_batch(batch)
 
     @staticmethod
     def _window_done(known: BatchState, name: str) -> bool:
@@ -380,7 +383,7 @@ class BatchRunner:
         )
         # They count for the round they were written in; later ones would count their rows again.
         remove_receipts(receipts_directory(self.state, batch))
-        self._close_windows(batch, recorded)
+        self._tell_windows(recorded)
         self.departures.add(verdict.outcomes, filtered or {})
         return recorded
 

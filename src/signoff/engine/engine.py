@@ -12,6 +12,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
@@ -30,7 +31,7 @@ from signoff.engine.returns import ResultsBearer, build_returns
 from signoff.engine.session import start_session
 from signoff.engine.stream import StreamQuery
 from signoff.engine.windows import WindowQuery
-from signoff.errors import PermanentError, TransientError
+from signoff.errors import PermanentError, StateError, TransientError
 from signoff.intake.holding import Held
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
@@ -181,9 +182,12 @@ class Engine:
     def _tend_windows(self) -> None:
         """Close windows that wait for events in vain; not while stopping, for they may come later."""
         for window, queries in self._windows:
-            for query in queries:
-                window.marks.fold_late(query.source, self.ledger.needed_from(query.source))
-            if not self.control.stopping or self.control.patience_s is not None:
+            with suppress(StateError):  # a full disk; tried again
+                for query in queries:
+                    window.marks.fold_late(query.source, self.ledger.needed_from(query.source))
+                if self.control.stopping and self.control.patience_s is None:
+                    window.tell()
+                    continue
                 quiet = all(self.ledger.books(q.source).next >= q.log.head() for q in queries)
                 window.advance(quiet=quiet)
 

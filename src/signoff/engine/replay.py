@@ -133,7 +133,7 @@ class Replayer:
             return self._deliver_batch(source, stage, letters, anew, batch)
         finally:
             for window in windows:
-                window.close_batch(batch)
+                window.forget_batch(batch)
 
     def _deliver_batch(
         self, source: str, stage: str, letters: Sequence[DeadLetter], anew: bool, batch: BatchRef

@@ -2,11 +2,13 @@
 
 A window is closed when its end is at or before the *mark*. Invariants:
 
-- The mark only grows. It is given to Spark in the order of the link's log, behind the rows it was found from.
+- The mark only grows, and is on disk before anybody acts on it.
 - Every batch is stamped with the mark of the moment it was first opened, and has the same stamp whenever it
-  is done again: so the same events of it are late.
-- While a batch is open, the mark does not pass its stamp. So no row that was in time when its batch began
-  meets a window that has been closed since, whatever other sources and other batches do.
+  is done again, also for one sink after the other: so the same events of it are late.
+- What Spark is told, in the order of the link's log and behind the rows it was found from, does not pass the
+  mark, nor the stamp of a batch that may still hand on rows. Later batches have later stamps. So no row that
+  was in time when its batch began meets a window that Spark has closed since, whatever other sources, other
+  batches and kills do; and batches of several sources that never end all at once hold up nothing.
 
 Times are microseconds since the epoch; a mark is a whole number of milliseconds, as Spark's watermark is.
 """
@@ -30,10 +32,12 @@ CREATE TABLE seen (
 );
 CREATE TABLE stamps (
     source TEXT NOT NULL, start INTEGER NOT NULL, replay INTEGER NOT NULL, mark INTEGER,
-    PRIMARY KEY (source, start, replay)
+    open INTEGER NOT NULL DEFAULT 1, PRIMARY KEY (source, start, replay)
 );
-CREATE TABLE reached (mark INTEGER, last_end INTEGER, given INTEGER, shape TEXT NOT NULL);
-INSERT INTO reached VALUES (NULL, NULL, NULL, '');
+CREATE TABLE reached (
+    mark INTEGER, told INTEGER, last_end INTEGER, given INTEGER, shape TEXT NOT NULL
+);
+INSERT INTO reached VALUES (NULL, NULL, NULL, NULL, '');
 CREATE TABLE late (
     source TEXT NOT NULL, start INTEGER NOT NULL, replay INTEGER NOT NULL, keys TEXT NOT NULL,
     number INTEGER NOT NULL, PRIMARY KEY (source, start, replay, keys)
@@ -41,6 +45,7 @@ CREATE TABLE late (
 CREATE TABLE late_before (keys TEXT PRIMARY KEY, number INTEGER NOT NULL)
 """
 
+_BATCH = "source = ? AND start = ? AND replay = ?"
 _MS = 1000
 
 
@@ -86,25 +91,29 @@ class Marks:
 
     @property
     def mark(self) -> int | None:
-        """Windows that end here or before are closed; None: none is."""
+        """Windows that end here or before are closed for new batches; None: none is."""
         with self._store.read() as db:
             return _mark(db)
+
+    @property
+    def told(self) -> int | None:
+        """The last mark that was put into the link's log."""
+        with self._store.read() as db:
+            found = db.execute("SELECT told FROM reached").fetchone()["told"]
+        return None if found is None else int(found)
 
     def stamp(self, batch: BatchRef) -> int | None:
         """The mark that a batch is done with: that of its first time."""
         with self._store.write() as db:
             db.execute(
-                "INSERT OR IGNORE INTO stamps VALUES (?, ?, ?, ?)",
-                (batch.source, batch.start, batch.replay, _mark(db)),
+                "INSERT OR IGNORE INTO stamps (source, start, replay, mark) VALUES (?, ?, ?, ?)",
+                (*_names(batch), _mark(db)),
             )
-            row = db.execute(
-                "SELECT mark FROM stamps WHERE source = ? AND start = ? AND replay = ?",
-                (batch.source, batch.start, batch.replay),
-            ).fetchone()
+            row = db.execute(f"SELECT mark FROM stamps WHERE {_BATCH}", _names(batch)).fetchone()
             return None if row["mark"] is None else int(row["mark"])
 
     def stamp_at(self, source: str, sequence: int) -> int | None:
-        """The stamp of the open batch that an event is in; the mark itself if there is none."""
+        """The stamp of the batch that an event is in; the mark itself if it has none."""
         with self._store.read() as db:
             row = db.execute(
                 "SELECT mark FROM stamps WHERE source = ? AND start <= ? AND replay = 0 "
@@ -127,49 +136,64 @@ class Marks:
             db.execute("UPDATE reached SET last_end = max(coalesce(last_end, 0), ?)", (seen.last_end,))
 
     def close(self, batch: BatchRef) -> None:
-        """A batch will hand on nothing more."""
-        with self._store.write() as db:
-            db.execute(
-                "DELETE FROM stamps WHERE source = ? AND start = ? AND replay = ?",
-                (batch.source, batch.start, batch.replay),
-            )
+        """A batch will hand on nothing more. Its stamp stays: those who read the late events may still have
+        to be given theirs. May be repeated, and is cheap then."""
+        if self._known(batch, "open"):
+            with self._store.write() as db:
+                db.execute(f"UPDATE stamps SET open = 0 WHERE {_BATCH}", _names(batch))
+
+    def forget(self, batch: BatchRef) -> None:
+        """A batch will not be done again. May be repeated, and is cheap then."""
+        if self._known(batch):
+            with self._store.write() as db:
+                db.execute(f"DELETE FROM stamps WHERE {_BATCH}", _names(batch))
+
+    def _known(self, batch: BatchRef, condition: str = "TRUE") -> bool:
+        with self._store.read() as db:
+            query = f"SELECT 1 FROM stamps WHERE {_BATCH} AND {condition}"
+            return db.execute(query, _names(batch)).fetchone() is not None
 
     def forget_others(self, source: str, unfinished: Iterable[BatchRef]) -> None:
-        """Close the batches of a source that an earlier run has left, but for these."""
+        """Forget the batches of a source that an earlier run has left, but for these."""
         kept = {batch.start for batch in unfinished}
         with self._store.write() as db:
             for row in db.execute("SELECT * FROM stamps WHERE source = ?", (source,)).fetchall():
                 if row["replay"] or row["start"] not in kept:
-                    db.execute(
-                        "DELETE FROM stamps WHERE source = ? AND start = ? AND replay = ?",
-                        (source, row["start"], row["replay"]),
-                    )
+                    db.execute(f"DELETE FROM stamps WHERE {_BATCH}", (source, row["start"], row["replay"]))
 
-    def next_mark(self, *, quiet: bool = False) -> int | None:
-        """The mark, if it has come further than the one that was reached; None if it has not.
+    def advance(self, *, quiet: bool = False) -> None:
+        """Let the mark follow what was seen.
 
         `quiet`: no events are on their way to the step. Then windows are closed that have waited long enough.
         """
         with self._store.read() as db:
-            reached = _mark(db)
-            found = self._found(db)
+            reached, found = _mark(db), self._found(db)
             idle = self._progress.idle_after
             if quiet and idle is not None and not self._open(db) and self._silent(db, idle):
                 last_end = db.execute("SELECT last_end FROM reached").fetchone()["last_end"]
                 found = last_end if found is None or (last_end or 0) > found else found
-            for (stamp,) in db.execute("SELECT mark FROM stamps").fetchall():
-                if stamp is None:
-                    return None
-                found = None if found is None else min(found, stamp)
-        if found is None:
-            return None
-        found -= found % _MS
-        return found if reached is None or found > reached else None
+        if found is not None and (reached is None or found - found % _MS > reached):
+            self.reach(found - found % _MS)
 
     def reach(self, mark: int) -> None:
-        """The mark is in the link's log."""
+        """Batches that begin from now on find the windows up to here closed."""
         with self._store.write() as db:
             db.execute("UPDATE reached SET mark = max(coalesce(mark, ?), ?)", (mark, mark))
+
+    def to_tell(self) -> int | None:
+        """The mark that Spark is to be told; None if it knows all that it may know."""
+        with self._store.read() as db:
+            mark, told = db.execute("SELECT mark, told FROM reached").fetchone()
+            stamps = [stamp for (stamp,) in db.execute("SELECT mark FROM stamps WHERE open").fetchall()]
+        if mark is None or None in stamps:
+            return None
+        found = min([mark, *stamps])
+        return found if told is None or found > told else None
+
+    def tell(self, mark: int) -> None:
+        """The mark is in the link's log."""
+        with self._store.write() as db:
+            db.execute("UPDATE reached SET told = max(coalesce(told, ?), ?)", (mark, mark))
 
     def gave(self, upto: int) -> None:
         """Spark has given out the results of all windows that end here or before."""
@@ -244,15 +268,17 @@ class Marks:
             active = rows[source]["active"] if source in rows else self._began
             if idle is not None and len(self._sources) > 1 and now - max(active, self._began) > idle:
                 continue
-            if source not in rows:
+            if source not in rows or (place := self._place(rows[source])) is None:
                 return None
-            places.append(self._place(rows[source]))
+            places.append(place)
         return min(places, default=None)
 
-    def _place(self, row: sqlite3.Row) -> int:
+    def _place(self, row: sqlite3.Row) -> int | None:
+        """How far one source has come; None where all was seen before `last_events` was asked for."""
         if self._progress.last_events is None:
             return int(row["latest"]) - self._progress.lateness
-        return min(int(moment) for _, moment in json.loads(row["tail"])) - self._progress.lateness
+        tail = [int(moment) for _, moment in json.loads(row["tail"])]
+        return min(tail) - self._progress.lateness if tail else None
 
     def _silent(self, db: sqlite3.Connection, idle: float) -> bool:
         (active,) = db.execute("SELECT max(active) FROM seen").fetchone()
@@ -260,7 +286,11 @@ class Marks:
 
     @staticmethod
     def _open(db: sqlite3.Connection) -> bool:
-        return db.execute("SELECT 1 FROM stamps LIMIT 1").fetchone() is not None
+        return db.execute("SELECT 1 FROM stamps WHERE open LIMIT 1").fetchone() is not None
+
+
+def _names(batch: BatchRef) -> tuple[str, int, int]:
+    return batch.source, batch.start, batch.replay
 
 
 def _mark(db: sqlite3.Connection) -> int | None:

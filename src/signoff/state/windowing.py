@@ -96,15 +96,24 @@ class WindowIntake(HandoverSink):
         self.marks.close(batch)
         self.advance()
 
+    def forget_batch(self, batch: BatchRef) -> None:
+        """A batch will not be done again, whether it had rows for the window or not."""
+        self.marks.forget(batch)
+        self.advance()
+
     def remind(self) -> None:
-        """Give Spark the mark once more."""
-        if (mark := self.marks.mark) is not None:
+        """Give Spark the mark once more that it was given last."""
+        if (mark := self.marks.told) is not None:
             self._give(mark)
 
     def advance(self, *, quiet: bool = False) -> None:
-        """Give Spark the mark if it has come further. Tried again with the next batch if it does not work."""
-        mark = self.marks.next_mark(quiet=quiet)
-        if mark is not None:
+        """Let the mark follow what was seen, and tell Spark."""
+        self.marks.advance(quiet=quiet)
+        self.tell()
+
+    def tell(self) -> None:
+        """Give Spark the mark as far as it may know it; what does not work is tried again the next time."""
+        if (mark := self.marks.to_tell()) is not None:
             self._give(mark)
 
     def _give(self, mark: int) -> None:
@@ -113,7 +122,7 @@ class WindowIntake(HandoverSink):
                 log, _ = self._open()
                 log.append_all([_marker(mark)])
                 log.sync()
-                self.marks.reach(mark)
+                self.marks.tell(mark)
             except (LogError, StateError, OSError):
                 return
 

@@ -1,0 +1,107 @@
+"""A window hears of every batch that it will get nothing more of, whoever has ended it: without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyroaring import BitMap64
+
+from signoff.engine.batch import BatchRunner
+from signoff.engine.control import Control
+from signoff.ledger.ledger import Ledger
+from signoff.ledger.outcome import SinkState
+from signoff.link.handover import LinkPlace
+from signoff.sinks.contract import BatchRef
+from signoff.state.windowing import WindowIntake
+from signoff.transforms.frame import MARK
+from tests.state.test_windowing import SECOND, hand_on, intake, payloads
+
+BATCH = BatchRef("a", 0, 2)
+ALL = BitMap64([0, 1])
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> LinkPlace:
+    return LinkPlace(tmp_path / "log", tmp_path / "notes")
+
+
+@pytest.fixture
+def window(place: LinkPlace) -> Iterator[WindowIntake]:
+    sink = intake(place)
+    yield sink
+    sink.release()
+
+
+@pytest.fixture
+def runner(tmp_path: Path, window: WindowIntake) -> Iterator[BatchRunner]:
+    unused: Any = None
+    entry: Any = SimpleNamespace(sink=window)
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        yield BatchRunner(
+            source="a",
+            spark=unused,
+            state=tmp_path,
+            log=tmp_path / "source",
+            sinks={"w.state": entry, "late": entry},
+            policies={},
+            steps={},
+            departures=unused,
+            fail_fast=False,
+            ledger=ledger,
+            letters=unused,
+            control=Control(),
+            range_plan=unused,
+            isolate=lambda start, end: None,
+            windows={"w": window},
+        )
+
+
+def marks_in(place: LinkPlace) -> list[int]:
+    return [row["__mark"] for row in payloads(place) if "__mark" in row]
+
+
+def begin(runner: BatchRunner, window: WindowIntake, *, handed: bool) -> None:
+    """The rows of a batch are in the window's log, its late ones are not taken, and then comes a kill."""
+    runner.open(BATCH)
+    hand_on(window, BATCH, [[[(0, 10, "x", 1), (1, 130, "x", 1)]]])
+    state = SinkState(done=False, owed=(), handed=ALL) if handed else SinkState(done=True)
+    sinks = {"w.state": state, "late": SinkState(done=False, attempts=1, error="down")}
+    runner.ledger.record(
+        "a", 0, 2, delivered=BitMap64() if handed else ALL, outcomes=[], sinks=sinks, owed=ALL
+    )
+
+
+@pytest.mark.parametrize("handed", [False, True])
+def test_a_batch_whose_rows_were_handed_on_before_a_kill_holds_up_no_window(
+    runner: BatchRunner, window: WindowIntake, place: LinkPlace, handed: bool
+) -> None:
+    begin(runner, window, handed=handed)
+    assert marks_in(place) == []
+    runner.tidy([BATCH])
+    runner.open(BATCH)
+    assert marks_in(place) == [130 * SECOND]
+
+
+def test_a_sink_of_late_events_that_gets_its_batch_later_finds_the_same_ones_late(
+    runner: BatchRunner, window: WindowIntake
+) -> None:
+    begin(runner, window, handed=False)
+    runner.open(BATCH)
+    assert window.marks.mark == 130 * SECOND
+    assert runner.stamps_at(0) == {MARK + "w": None}, "nothing was late when it began"
+
+
+def test_a_batch_whose_events_have_expired_holds_up_no_window(
+    runner: BatchRunner, window: WindowIntake, place: LinkPlace
+) -> None:
+    runner.open(BATCH)
+    window.marks.reach(60 * SECOND)
+    window.tell()
+    assert marks_in(place) == []
+    runner.ledger.expire("a", {0: "too late", 1: "too late"})
+    assert runner.open(BATCH).settled
+    assert marks_in(place) == [60 * SECOND]
