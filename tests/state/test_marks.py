@@ -166,6 +166,16 @@ def test_a_source_that_is_silent_for_long_is_not_waited_for(tmp_path: Path) -> N
     assert told(marks) == 100 * SECOND
 
 
+def test_a_source_with_a_batch_under_way_is_not_silent_however_long_that_takes(tmp_path: Path) -> None:
+    clock = Clock(1000.0)
+    marks = marks_at(tmp_path, Progress(10 * SECOND, idle_after=30), "a b", clock)
+    do(marks, 0, seen(20), "b")
+    marks.stamp(batch(10, "b"))
+    clock.now += 40
+    do(marks, 0, seen(100))
+    assert marks.mark == 10 * SECOND, "the next batch of b would find its events late"
+
+
 def test_open_windows_are_closed_when_no_event_comes(tmp_path: Path) -> None:
     clock = Clock(1000.0)
     marks = marks_at(tmp_path, Progress(10 * SECOND, idle_after=30), clock=clock)

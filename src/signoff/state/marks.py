@@ -261,12 +261,15 @@ class Marks:
         self._store.close()
 
     def _found(self, db: sqlite3.Connection) -> int | None:
-        """Where the slowest source is; of one that is silent for long nothing is waited for."""
+        """Where the slowest source is; one that is silent for long, and has no batch under way, is not waited
+        for."""
         rows = {row["source"]: row for row in db.execute("SELECT * FROM seen").fetchall()}
+        busy = {source for (source,) in db.execute("SELECT source FROM stamps WHERE open").fetchall()}
         idle, now, places = self._progress.idle_after, self._clock(), []
         for source in self._sources:
-            active = rows[source]["active"] if source in rows else self._began
-            if idle is not None and len(self._sources) > 1 and now - max(active, self._began) > idle:
+            active = max(rows[source]["active"] if source in rows else self._began, self._began)
+            silent = idle is not None and now - active > idle and source not in busy
+            if silent and len(self._sources) > 1:
                 continue
             if source not in rows or (place := self._place(rows[source])) is None:
                 return None
