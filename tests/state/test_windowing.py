@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ from pyroaring import BitMap64
 from signoff.link.handover import LinkPlace
 from signoff.link.notes import Handed, LinkNotes
 from signoff.log import LogReader
+from signoff.pipeline.model import NAME_PATTERN
 from signoff.sinks.contract import BatchRef, Part
 from signoff.state.marks import Progress
 from signoff.state.panes import Panes
 from signoff.state.partial import Measure
-from signoff.state.windowing import LateCount, WindowIntake, WindowIntakeConfig
+from signoff.state.windowing import MARK_ID, LateCount, WindowIntake, WindowIntakeConfig
 
 SECOND = 1_000_000
 MEASURES = (
@@ -195,6 +197,10 @@ def test_a_kill_after_the_rows_and_before_the_mark_loses_neither(place: LinkPlac
     again.close_batch(batch)
     assert [row.get("__mark") for row in payloads(place)] == [None, None, 130 * SECOND]
     again.release()
+
+
+def test_no_row_of_any_source_has_the_id_of_a_mark() -> None:
+    assert re.fullmatch(NAME_PATTERN, MARK_ID.split("/")[0]) is None
 
 
 def test_a_mark_is_not_taken_for_a_batch_that_a_kill_kept_out_of_the_log(place: LinkPlace) -> None:

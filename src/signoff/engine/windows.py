@@ -164,7 +164,7 @@ def check_shape(graph: Graph, joint: WindowJoint, columns: str) -> None:
     marks = Marks(graph_marks(graph, joint.source), Progress(0), (), readonly=True)
     try:
         known, wanted = marks.shape, state_shape(joint.window, columns)
-        held = marks.open_windows
+        held = marks.open_windows or not marks.all_given
     finally:
         marks.close_store()
     if not known or known == wanted or not held:

@@ -31,8 +31,9 @@ from signoff.state.partial import START, Measure, Partials
 
 TIME, MARK = "__time", "__mark"
 """Columns of the rows that come in: their time, and up to where windows were closed when the batch began."""
-MARK_ID = "mark/"
-"""Begins the id of an event of the link that is no row, but says how far time has come."""
+MARK_ID = "~mark/"
+"""Begins the id of an event of the link that is no row, but says how far time has come; no source can be
+called so."""
 STATE, LATENESS, RESULTS = ".state", ".lateness", ".results"
 """End the names of what the engine puts around a window."""
 
