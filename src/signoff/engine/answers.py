@@ -93,7 +93,7 @@ def build_bearers(
     """One for each link of a pipeline, which is run in these parts."""
     bearers = []
     for part, joint in all_joints(graph):
-        if isinstance(joint, ResultsJoint) and joint.awaited_by:
+        if isinstance(joint, ResultsJoint):
             continue  # answered otherwise: see `signoff.engine.returns`
         config = handover(part, joint)
         notes = LinkNotes(config.place.database)

@@ -1,9 +1,9 @@
 """Bringing back what became of a window's results to the rows they were made of. Runs on the driver.
 
-Only for windows with `acknowledge: delivered`: the rows in front of the state stay owed, and with them the
-events they stand for, until the result of their window and keys is settled. A row belongs to the results that
-have its window and keys and were given out by the batch it came with, or a later one; the first of them
-settles it.
+With `acknowledge: delivered` the rows in front of the state stay owed, and with them the events they stand
+for, until the result of their window and keys is settled. A row belongs to the results that have its window
+and keys and were given out by the batch it came with, or a later one; the first of them settles it. Rows that
+came while a window was configured so wait also when it is no more.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pyroaring import BitMap64
 from signoff.engine.answers import LedgerAnswers
 from signoff.engine.division import WindowJoint, all_joints, buffer_place
 from signoff.engine.query import SourceQuery
+from signoff.errors import SignoffError
 from signoff.ledger.batches import Answer
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import RowOutcome, RowRef
@@ -26,6 +27,7 @@ from signoff.ledger.sequences import from_range
 from signoff.link.notes import Handed, LinkNotes
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
+from signoff.pipeline.secrets import redact
 from signoff.state.partial import START
 from signoff.transforms.window import WINDOW_START
 
@@ -36,10 +38,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def build_returns(graph: Graph, ledger: Ledger, queries: Mapping[str, SourceQuery]) -> list[ResultsBearer]:
-    """One for each window whose events wait for its results."""
+    """One for each window."""
     bearers = []
     for part, joint in all_joints(graph):
-        if isinstance(joint, WindowJoint) and joint.window.acknowledge == "delivered":
+        if isinstance(joint, WindowJoint):
             bearer = ResultsBearer(part, joint, ledger, queries)
             queries[joint.results.source].needed_elsewhere.append(bearer.needed_from)
             bearers.append(bearer)
@@ -66,12 +68,25 @@ class ResultsBearer:
         self._told = BitMap64()
         """Results that the rows have been told of."""
         self._seen: tuple[int, int] | None = None
+        self._trouble = ""
 
     def tend(self) -> None:
-        """Bring what is new; cheap when nobody has written."""
+        """Bring what is new; cheap when nobody has written. What cannot be brought now is tried again."""
         version = (self._ledger.version(), self._notes.version())
         if version == self._seen:
             return
+        try:
+            whole = self._bring_all()
+            self._trouble = ""
+        except SignoffError as error:
+            whole = False
+            if (text := redact(str(error))) != self._trouble:
+                logger.warning('what became of the results of "%s" cannot be told: %s', self._sink, text)
+            self._trouble = text
+        self._seen = version if whole else None
+
+    def _bring_all(self) -> bool:
+        """False when it must be tried again although nothing may have changed."""
         settled, whole, head, loaded = self._answers.settled(), True, self._results_log.head(), False
         for handed in self._notes.each():
             mine = settled & from_range(handed.first, handed.last)
@@ -80,17 +95,16 @@ class ResultsBearer:
                 whole = False
                 continue
             if new:
-                if (
-                    not loaded
-                ):  # many batches may wait: they are looked at only when there is something to tell
+                if not loaded:  # many batches may wait: they are looked at only when there is something to tell
                     self._load()
                     loaded = True
-                self._bring(handed, new)
+                if self._waiting:
+                    self._bring(handed, new)
                 self._told |= new
             if len(mine) == handed.last - handed.first:
                 self._notes.forget(handed)
                 self._told -= mine
-        self._seen = version if whole else None
+        return whole
 
     def needed_from(self) -> int:
         """The results' log is read from here on."""

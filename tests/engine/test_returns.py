@@ -1,0 +1,136 @@
+"""Rows that wait for the result of their window hear what became of it: without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyroaring import BitMap64
+
+from signoff import load
+from signoff.engine.division import WindowJoint, all_joints, buffer_place
+from signoff.engine.returns import ResultsBearer, build_returns
+from signoff.ledger.ledger import Ledger
+from signoff.ledger.outcome import Outcome, RowOutcome, RowRef, SinkState
+from signoff.link.handover import HandoverSink, LinkPlace
+from signoff.pipeline.graph import Graph
+from signoff.sinks.contract import BatchRef, Part
+
+PIPELINE = """
+name: alarms
+sources:
+  incoming: {{type: files, path: "./in/*.jsonl"}}
+transforms:
+  counts:
+    {{type: window, input: incoming, size: 1m, keys: [message_id], aggregates: {{n: count(*)}},
+      idle_after: 1s, acknowledge: {acknowledge}}}
+sinks:
+  table: {{type: sqlite, input: counts, path: ./out.db, table: alarms}}
+"""
+MINUTE = 60_000_000
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger(tmp_path / "ledger.db") as found:
+        yield found
+
+
+def pipeline(tmp_path: Path, acknowledge: str) -> tuple[Graph, WindowJoint]:
+    file = tmp_path / "alarms.yaml"
+    file.write_text(PIPELINE.format(acknowledge=acknowledge))
+    graph = load(file)
+    joint = next(joint for _, joint in all_joints(graph) if isinstance(joint, WindowJoint))
+    return graph, joint
+
+
+def put(place: LinkPlace, sink: str, batch: BatchRef, rows: list[dict[str, Any]]) -> None:
+    """Hand rows on, as JSON objects."""
+    link = HandoverSink(sink, place, 1024**2, "block")
+    writer = link.open(Part(batch, 0, 0))
+    columns = {name: pa.array([row[name] for row in rows]) for name in rows[0]}
+    ids = [f"{batch.start}/{number}" for number in range(len(rows))]
+    origins = pa.array([batch.start] * len(rows), pa.int64())
+    writer.write(pa.RecordBatch.from_pydict({"event_id": ids, **columns, "_origin": origins}))
+    link.commit(batch, [writer.close() or b""])
+    link.release()
+
+
+def row(minute: int, key: str | None) -> dict[str, Any]:
+    return {"__start": minute * MINUTE, "message_id": key, "__p0": 1}
+
+
+def result(minute: int, key: str | None) -> dict[str, Any]:
+    return {"window_start": f"1970-01-01T00:{minute:02}:00Z", "message_id": key, "n": 1}
+
+
+def wait(ledger: Ledger, joint: WindowJoint, rows: int) -> None:
+    """All rows in front of the state wait for results."""
+    ledger.open_batch(joint.source, 0, rows, [joint.results.sink])
+    every = BitMap64(range(rows))
+    state = SinkState(done=False, attempts=1, owed=(), handed=every)
+    ledger.record(
+        joint.source,
+        0,
+        rows,
+        delivered=BitMap64(),
+        outcomes=[],
+        sinks={joint.results.sink: state},
+        owed=every,
+    )
+
+
+def settle(ledger: Ledger, joint: WindowJoint, start: int, end: int, outcomes: list[RowOutcome]) -> None:
+    ledger.open_batch(joint.results.source, start, end, ["table"])
+    bad = BitMap64(outcome.row.sequence for outcome in outcomes)
+    ledger.record(
+        joint.results.source, start, end, delivered=BitMap64(range(start, end)) - bad, outcomes=outcomes,
+        sinks={"table": SinkState(done=True)}, owed=BitMap64(),
+    )  # fmt: skip
+
+
+def bearer(graph: Graph, joint: WindowJoint, ledger: Ledger) -> ResultsBearer:
+    query: Any = SimpleNamespace(needed_elsewhere=[])
+    (made,) = build_returns(graph, ledger, {joint.results.source: query})
+    return made
+
+
+@pytest.mark.parametrize("now", ["delivered", "save_point"])
+def test_rows_are_settled_by_the_result_of_their_window_also_when_later_ones_do_not_wait(
+    tmp_path: Path, ledger: Ledger, now: str
+) -> None:
+    graph, joint = pipeline(tmp_path, "delivered")
+    rows = [row(0, "x"), row(0, "y"), row(1, "x"), row(0, "x"), row(0, None)]
+    put(buffer_place(graph, joint.source), joint.sink, BatchRef("incoming", 0, 9), rows)
+    wait(ledger, joint, len(rows))
+    closed = BatchRef(joint.source, 5, 5, 3)
+    results = [result(0, "x"), result(0, "y"), result(0, None)]
+    put(buffer_place(graph, joint.results.source), joint.results.sink, closed, results)
+    graph, joint = pipeline(tmp_path, now)
+    bring = bearer(graph, joint, ledger)
+    bring.tend()
+    assert ledger.open_batches(joint.source)[0].owed == BitMap64(range(5))
+    refused = RowOutcome(RowRef(1), "table", Outcome.DEAD_LETTERED, "no")
+    settle(ledger, joint, 0, 3, [refused])
+    bring.tend()
+    assert ledger.open_batches(joint.source)[0].owed == BitMap64([2])
+    assert [one.row.sequence for one in ledger.exceptions(joint.source, 0, 5)] == [1]
+    assert bring.needed_from() > 3, "nothing of these results is read again"
+    bring.close()
+
+
+def test_a_row_that_came_after_a_result_waits_for_the_next(tmp_path: Path, ledger: Ledger) -> None:
+    graph, joint = pipeline(tmp_path, "delivered")
+    put(buffer_place(graph, joint.source), joint.sink, BatchRef("incoming", 0, 9), [row(0, "x"), row(0, "x")])
+    wait(ledger, joint, 2)
+    update = BatchRef(joint.source, 1, 1, 1)
+    put(buffer_place(graph, joint.results.source), joint.results.sink, update, [result(0, "x")])
+    settle(ledger, joint, 0, 1, [])
+    bring = bearer(graph, joint, ledger)
+    bring.tend()
+    assert ledger.open_batches(joint.source)[0].owed == BitMap64([1])
+    bring.close()
