@@ -11,6 +11,8 @@ import json
 import os
 import random
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,7 +116,9 @@ class World:
         return made
 
     def run(self) -> None:
-        actions = [self.take, self.take, self.do, self.do, self.spark_reads, self.wait, self.kill]
+        kills = [self.kill, self.kill_as_rows_are_handed_on, self.kill_as_spark_is_told]
+        actions = [self.take, self.take, self.take, self.do, self.do, self.do, self.spark_reads, self.wait]
+        actions.append(lambda: self.chance.choice(kills)())
         for _ in range(self.chance.randrange(20, 90)):
             self.chance.choice(actions)()
         self.finish()
@@ -200,6 +204,24 @@ class World:
         if self.intake.marks.mark is not None:
             self.intake.remind()
 
+    def kill_as_rows_are_handed_on(self) -> None:
+        """They are noted, and not in the log."""
+        if waiting := [one for one in self.open.values() if not one.committed]:
+            log, _ = self.intake._open()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(log, "append_all", _dies_at(log.append_all, lambda pieces: bool(pieces)))
+                with suppress(_Killed):
+                    self._hand_on(self.chance.choice(waiting))
+        self.kill()
+
+    def kill_as_spark_is_told(self) -> None:
+        """The mark is in the log, and nobody has noted it."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.intake.marks, "tell", _dies_at(self.intake.marks.tell, lambda mark: True))
+            with suppress(_Killed):
+                self.wait()
+        self.kill()
+
     def finish(self) -> None:
         while self.open or any(n < len(self.events[s]) for s, n in self.next.items()):
             self.take()
@@ -222,6 +244,19 @@ class World:
                 for begin in self._windows(second, self.stamps[(source, start)]):
                     found[(begin, begin + self.panes.size, key)] += 1
         return found
+
+
+class _Killed(BaseException):
+    pass
+
+
+def _dies_at(do: Callable[[Any], Any], when: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    def call(given: Any) -> Any:
+        if when(given):
+            raise _Killed
+        return do(given)
+
+    return call
 
 
 def _batch(events: list[Event], closed: int | None, sliding: bool) -> pa.RecordBatch:

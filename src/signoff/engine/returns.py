@@ -95,7 +95,9 @@ class ResultsBearer:
                 whole = False
                 continue
             if new:
-                if not loaded:  # many batches may wait: they are looked at only when there is something to tell
+                if (
+                    not loaded
+                ):  # many batches may wait: they are looked at only when there is something to tell
                     self._load()
                     loaded = True
                 if self._waiting:
