@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,7 @@ from signoff.engine.returns import ResultsBearer, build_returns
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import Outcome, RowOutcome, RowRef, SinkState
 from signoff.link.handover import HandoverSink, LinkPlace
+from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
 from signoff.sinks.contract import BatchRef, Part
 
@@ -93,9 +94,15 @@ def settle(ledger: Ledger, joint: WindowJoint, start: int, end: int, outcomes: l
     )  # fmt: skip
 
 
-def bearer(graph: Graph, joint: WindowJoint, ledger: Ledger) -> ResultsBearer:
-    query: Any = SimpleNamespace(needed_elsewhere=[])
-    (made,) = build_returns(graph, ledger, {joint.results.source: query})
+def bearer(
+    graph: Graph,
+    joint: WindowJoint,
+    ledger: Ledger,
+    comes_again: Callable[[BatchRef], bool] = lambda _: False,
+) -> ResultsBearer:
+    behind: Any = SimpleNamespace(needed_elsewhere=[])
+    front: Any = SimpleNamespace(comes_again=comes_again, look_again=lambda start: None)
+    (made,) = build_returns(graph, ledger, {joint.source: front, joint.results.source: behind})
     return made
 
 
@@ -133,4 +140,20 @@ def test_a_row_that_came_after_a_result_waits_for_the_next(tmp_path: Path, ledge
     bring = bearer(graph, joint, ledger)
     bring.tend()
     assert ledger.open_batches(joint.source)[0].owed == BitMap64([1])
+    bring.close()
+
+
+def test_results_are_recognised_until_spark_has_committed_their_batch(tmp_path: Path, ledger: Ledger) -> None:
+    graph, joint = pipeline(tmp_path, "save_point")
+    closed, uncommitted = BatchRef(joint.source, 1, 1, 1), [True]
+    place = buffer_place(graph, joint.results.source)
+    put(place, joint.results.sink, closed, [result(0, "x")])
+    settle(ledger, joint, 0, 1, [])
+    bring = bearer(graph, joint, ledger, lambda batch: uncommitted[0] and batch == closed)
+    bring.tend()
+    put(place, joint.results.sink, closed, [result(0, "x")])  # Spark was killed, and brings the batch again
+    assert LogReader(place.log).head() == 1
+    uncommitted[0] = False
+    bring.tend()
+    assert bring.needed_from() > 1
     bring.close()

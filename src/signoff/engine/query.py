@@ -124,6 +124,10 @@ class SourceQuery(ABC):
     def look_again(self, start: int) -> None:
         """Something of the batch that begins there was settled elsewhere."""
 
+    def comes_again(self, batch: BatchRef) -> bool:
+        """Whether a batch that is recorded may be done again all the same."""
+        return False
+
     def tidy(self) -> None:
         """Remove from the log what is settled and will not be read again.
 

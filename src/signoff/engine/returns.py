@@ -104,6 +104,9 @@ class ResultsBearer:
                     self._bring(handed, new)
                 self._told |= new
             if len(mine) == handed.last - handed.first:
+                if self._comes_again(handed):
+                    whole = False
+                    continue
                 self._notes.forget(handed)
                 self._told -= mine
         return whole
@@ -117,6 +120,11 @@ class ResultsBearer:
 
     def close(self) -> None:
         self._notes.close()
+
+    def _comes_again(self, handed: Handed) -> bool:
+        """Whether its results must be recognised, because they may be handed on once more."""
+        query = self._queries.get(self._source)
+        return query is not None and query.comes_again(handed.batch)
 
     def _is_recorded(self, handed: Handed) -> bool:
         """Whether the ledger knows that the batch's rows wait for results."""

@@ -85,6 +85,13 @@ class WindowQuery(StreamQuery):
         """Everything in the log is in the state, and what it has closed is handed on."""
         return super().idle and self._marks.all_given
 
+    def comes_again(self, batch: BatchRef) -> bool:
+        """Until Spark has committed it: what it handed on must be recognised."""
+        last = self.checkpoint.last_batch()
+        if last is None or last == self.checkpoint.last_batch("commits"):
+            return False
+        return batch == _handed_as(self._batch_ref(last), last)
+
     def _begin(self, stream: DataFrame) -> DataFrame:
         rows = stream.select(F.from_json("payload", self._schema).alias("row")).select("row.*")
         return merged(self._window, self._name, rows)
@@ -95,10 +102,7 @@ class WindowQuery(StreamQuery):
 
     def _do_batch(self, df: DataFrame, batch_id: int) -> None:
         batch = self._batch_ref(batch_id)
-        # A batch without events has no place in the ledger; what it hands on is known by Spark's number.
-        handed = (
-            batch if batch.start < batch.end else BatchRef(self.source, batch.start, batch.end, batch_id + 1)
-        )
+        handed = _handed_as(batch, batch_id)
         results = df.withColumnRenamed(RESULT_ID, EVENT_ID).withColumn(ORIGIN, F.lit(batch.start))
         written = results.mapInArrow(_WriteParts(self._results.sink, handed), "part BINARY").collect()
         self._commit(handed, [bytes(row["part"]) for row in written if row["part"] is not None])
@@ -148,6 +152,11 @@ class WindowQuery(StreamQuery):
             marks = pc.starts_with(events.column("message_id"), MARK_ID)
             found |= BitMap64((np.flatnonzero(~np.asarray(marks)) + first).tolist())
         return found
+
+
+def _handed_as(batch: BatchRef, batch_id: int) -> BatchRef:
+    """As what the results of a batch are known: by its range, or without events by Spark's number."""
+    return batch if batch.start < batch.end else BatchRef(batch.source, batch.start, batch.end, batch_id + 1)
 
 
 def graph_marks(graph: Graph, source: str) -> Path:
