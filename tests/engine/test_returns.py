@@ -12,13 +12,15 @@ import pytest
 from pyroaring import BitMap64
 
 from signoff import load
-from signoff.engine.division import WindowJoint, all_joints, buffer_place
+from signoff.engine.buffers import read_buffers
+from signoff.engine.division import WindowJoint, all_joints, buffer_place, handover
 from signoff.engine.returns import ResultsBearer, build_returns
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import Outcome, RowOutcome, RowRef, SinkState
 from signoff.link.handover import HandoverSink, LinkPlace
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
+from signoff.pipeline.model import SourceConfig
 from signoff.sinks.contract import BatchRef, Part
 
 PIPELINE = """
@@ -157,3 +159,13 @@ def test_results_are_recognised_until_spark_has_committed_their_batch(tmp_path: 
     bring.tend()
     assert bring.needed_from() > 1
     bring.close()
+
+
+def test_rows_that_wait_for_their_windows_never_keep_those_out_that_close_them(tmp_path: Path) -> None:
+    graph, joint = pipeline(tmp_path, "delivered")
+    sources = [node.config for node in graph.sources.values() if isinstance(node.config, SourceConfig)]
+    assert handover(graph, joint).max_bytes > 1000 * max(config.log.max_bytes for config in sources)
+    graph, joint = pipeline(tmp_path, "save_point")
+    assert handover(graph, joint).max_bytes == 1024**3
+    buffers = read_buffers(pipeline(tmp_path, "delivered")[0], Ledger(tmp_path / "ledger.db"))
+    assert all(buffer.max_bytes is None or buffer.max_bytes < 2**40 for buffer in buffers.values())

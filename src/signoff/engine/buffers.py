@@ -8,7 +8,7 @@ from typing import Any
 from pyroaring import BitMap64
 
 from signoff.engine.answers import left_behind
-from signoff.engine.division import Joint, all_joints, buffer_place, buffers_on_disk
+from signoff.engine.division import NO_LIMIT, Joint, all_joints, buffer_place, buffers_on_disk
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BUFFER, Account
 from signoff.log import LogReader
@@ -56,7 +56,7 @@ def _read(graph: Graph, ledger: Ledger, name: str, joint: Joint | None) -> Buffe
         sink=joint.node.name if joint else None,
         waiting=account.in_flight,
         bytes=log.size(log.first(), head),
-        max_bytes=joint.settings.max_bytes if joint and joint.in_use else None,
+        max_bytes=_limit(joint) if joint and joint.in_use else None,
         account=account,
     )
 
@@ -84,3 +84,8 @@ def _drop(ledger: Ledger, source: str, start: int, end: int) -> None:
     known = ledger.open_batch(source, start, end, [])
     done = {sink: type(state)(done=True, error="given up") for sink, state in known.sinks.items()}
     ledger.record(source, start, end, delivered=BitMap64(), outcomes=[], sinks=done, owed=BitMap64())
+
+
+def _limit(joint: Joint) -> int | None:
+    most = joint.settings.max_bytes
+    return None if most == NO_LIMIT else most

@@ -36,6 +36,7 @@ from signoff.transforms.window import WindowConfig, WindowInput
 
 _ROWS = ".rows"
 _RETRY = Retry(initial_ms=100, max_ms=1000)
+NO_LIMIT = 2**62
 
 
 class BufferSourceConfig(SourceConfig):
@@ -242,11 +243,14 @@ def _is_window(nodes: dict[str, Node], name: str) -> bool:
 
 
 def _window(graph: Graph, nodes: dict[str, Node], name: str) -> WindowJoint:
-    node, waiting = nodes[name], frozenset[str]()
+    node = nodes[name]
     assert isinstance(node.config, WindowConfig)
-    if node.config.acknowledge == "delivered":
-        waiting = frozenset(replace(graph, nodes=nodes).upstream_sources(name))
-    return WindowJoint(node, name, BufferSettings(), waiting)
+    if node.config.acknowledge != "delivered":
+        return WindowJoint(node, name, BufferSettings(), frozenset())
+    # Rows wait in the log until later ones close their windows: if it could be full, those would never come.
+    # The logs of the sources are the limit, which keep their events as long.
+    settings = BufferSettings(max_bytes=NO_LIMIT)
+    return WindowJoint(node, name, settings, frozenset(replace(graph, nodes=nodes).upstream_sources(name)))
 
 
 def _put_window(graph: Graph, nodes: dict[str, Node], joint: WindowJoint) -> None:
