@@ -169,3 +169,18 @@ def test_rows_that_wait_for_their_windows_never_keep_those_out_that_close_them(t
     assert handover(graph, joint).max_bytes == 1024**3
     buffers = read_buffers(pipeline(tmp_path, "delivered")[0], Ledger(tmp_path / "ledger.db"))
     assert all(buffer.max_bytes is None or buffer.max_bytes < 2**40 for buffer in buffers.values())
+
+
+def test_a_key_of_minus_zero_finds_the_result_that_spark_calls_zero(tmp_path: Path, ledger: Ledger) -> None:
+    graph, joint = pipeline(tmp_path, "delivered")
+    rows = [{**row(0, None), "message_id": key} for key in (0.0, -0.0)]
+    put(buffer_place(graph, joint.source), joint.sink, BatchRef("incoming", 0, 9), rows)
+    wait(ledger, joint, 2)
+    closed = BatchRef(joint.source, 2, 2, 1)
+    results = [{**result(0, None), "message_id": 0.0}]
+    put(buffer_place(graph, joint.results.source), joint.results.sink, closed, results)
+    settle(ledger, joint, 0, 1, [])
+    bring = bearer(graph, joint, ledger)
+    bring.tend()
+    assert ledger.open_batches(joint.source) == []
+    bring.close()

@@ -215,6 +215,7 @@ def test_a_mark_is_a_whole_number_of_milliseconds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folded", [False, True])
 def test_late_events_are_counted_once_by_keys(tmp_path: Path, folded: bool) -> None:
     marks = marks_at(tmp_path)
+    marks.count_late(batch(0), {'{"sensor":303}': 1})  # and killed: a step in front says otherwise next time
     for _ in range(2):
         marks.count_late(batch(0), {'{"sensor":121}': 3, '{"sensor":115}': 1})
     marks.count_late(batch(10), {'{"sensor":121}': 2})

@@ -188,7 +188,9 @@ class ResultsBearer:
                 query.look_again(start)
 
     def _key(self, start: int, row: Mapping[str, object]) -> str:
-        return json.dumps([start, *(row.get(name) for name in self._keys)])
+        values = (row.get(name) for name in self._keys)
+        # Spark makes one group of 0.0 and -0.0.
+        return json.dumps([start, *(value + 0.0 if isinstance(value, float) else value for value in values)])
 
     @staticmethod
     def _read(log: LogReader, start: int, end: int) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -217,11 +217,12 @@ class Marks:
     # -- what was late
 
     def count_late(self, batch: BatchRef, numbers: Mapping[str, int]) -> None:
-        """How many events of a batch were late, by keys. May be repeated."""
+        """How many events of a batch were late, by keys. May be repeated: what is said last counts."""
         with self._store.write() as db:
+            db.execute(f"DELETE FROM late WHERE {_BATCH}", _names(batch))
             db.executemany(
-                "INSERT OR REPLACE INTO late VALUES (?, ?, ?, ?, ?)",
-                [(batch.source, batch.start, batch.replay, keys, number) for keys, number in numbers.items()],
+                "INSERT INTO late VALUES (?, ?, ?, ?, ?)",
+                [(*_names(batch), keys, number) for keys, number in numbers.items()],
             )
 
     def late(self) -> dict[str, int]:

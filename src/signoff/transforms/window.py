@@ -219,11 +219,11 @@ class WindowInput(Transform):
         error = frame.compute(known, {"error": self._wrong(F.col(TIME))})["error"]
         frame.add_error(step.name, error, self.on_error)
         panes, valid = window.panes, F.col(error).isNull()
-        open_, missed = (
+        in_some, in_all = (
             F.coalesce(F.expr(f"{end} > {CLOSED}"), F.lit(True))
             for end in (panes.last_end(TIME), panes.first_end(TIME))
         )
-        flags = frame.compute(known, {"alive": valid & open_, "late": valid & ~missed})
+        flags = frame.compute(known, {"alive": valid & in_some, "late": valid & ~in_all})
         if not self.late_is_read:
             frame.note_ends(step.name, View(frame, flags["late"], {}), [flags["alive"]])
         rows = View(frame, flags["alive"], known.columns)
