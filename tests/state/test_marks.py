@@ -132,6 +132,16 @@ def test_what_an_earlier_run_left_open_is_closed_but_for_unfinished_batches(tmp_
     assert told(marks) == 290 * SECOND
 
 
+def test_a_batch_of_a_source_that_was_taken_out_of_the_pipeline_is_not_waited_for(tmp_path: Path) -> None:
+    before = marks_at(tmp_path, sources="a b")
+    do(before, 0, seen(100))
+    before.stamp(batch(0, "b"))
+    marks = marks_at(tmp_path)
+    assert told(marks) is None
+    marks.forget_others("a", [])
+    assert told(marks) == 90 * SECOND
+
+
 def test_a_batch_that_is_told_of_twice_changes_nothing(tmp_path: Path) -> None:
     marks = marks_at(tmp_path, Progress(0, last_events=3))
     for _ in range(2):

@@ -154,12 +154,14 @@ class Marks:
             return db.execute(query, _names(batch)).fetchone() is not None
 
     def forget_others(self, source: str, unfinished: Iterable[BatchRef]) -> None:
-        """Forget the batches of a source that an earlier run has left, but for these."""
+        """Forget the batches of a source that an earlier run has left, but for these; and those of sources
+        that come to the window no more, of which nobody else would."""
         kept = {batch.start for batch in unfinished}
         with self._store.write() as db:
-            for row in db.execute("SELECT * FROM stamps WHERE source = ?", (source,)).fetchall():
-                if row["replay"] or row["start"] not in kept:
-                    db.execute(f"DELETE FROM stamps WHERE {_BATCH}", (source, row["start"], row["replay"]))
+            for name, start, replay in db.execute("SELECT source, start, replay FROM stamps").fetchall():
+                left = name == source and (replay or start not in kept)
+                if left or name not in self._sources:
+                    db.execute(f"DELETE FROM stamps WHERE {_BATCH}", (name, start, replay))
 
     def advance(self, *, quiet: bool = False) -> None:
         """Let the mark follow what was seen.
