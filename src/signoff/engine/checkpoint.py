@@ -49,8 +49,11 @@ class Checkpoint:
 
     def watermark_ms(self, batch_id: int) -> int:
         """The watermark that a batch was done with: all windows that end there or before are closed by it."""
-        lines = (self.path / "offsets" / str(batch_id)).read_text().splitlines()
-        return int(json.loads(lines[1])["batchWatermarkMs"])
+        try:
+            lines = (self.path / "offsets" / str(batch_id)).read_text().splitlines()
+            return int(json.loads(lines[1])["batchWatermarkMs"])
+        except (OSError, ValueError, IndexError, KeyError, TypeError) as error:
+            raise self._damaged(batch_id, error) from error
 
     def exists(self) -> bool:
         return (self.path / "metadata").exists()
@@ -76,9 +79,10 @@ class Checkpoint:
         except FileNotFoundError:
             return None
         except (ValueError, IndexError, KeyError, TypeError) as error:
-            raise EngineError(
-                f"the checkpoint {self.path} is damaged at batch {batch_id}: {error}"
-            ) from error
+            raise self._damaged(batch_id, error) from error
+
+    def _damaged(self, batch_id: int, error: Exception) -> EngineError:
+        return EngineError(f"the checkpoint {self.path} is damaged at batch {batch_id}: {error}")
 
     def last_batch(self, log: str = "offsets") -> int | None:
         found = [int(path.name) for path in (self.path / log).glob("*") if path.name.isdigit()]

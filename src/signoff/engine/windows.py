@@ -73,6 +73,7 @@ class WindowQuery(StreamQuery):
 
     def start(self) -> None:
         self._marks.begin(self._shape)
+        self.checkpoint.mend(self.shared.ledger.books(self.source).next)  # a torn one says what to do
         if (last := self.checkpoint.last_batch("commits")) is not None:
             self._marks.gave(self.checkpoint.watermark_ms(last) * 1000)
         if not self._marks.all_given:
