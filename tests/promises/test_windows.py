@@ -165,8 +165,14 @@ def test_sliding_windows_hold_each_event_several_times(inline: Make) -> None:
     assert results(product.table()) == wanted
 
 
-def test_every_update_has_the_same_id_and_the_last_one_stands(inline: Make) -> None:
-    product = inline(**pipeline(HTTP, emit="updates"))
+@pytest.mark.parametrize("ordered", [False, True])
+def test_every_update_has_the_same_id_and_the_last_one_stands(inline: Make, ordered: bool) -> None:
+    described = pipeline(HTTP, emit="updates")
+    if ordered:  # rows wait in a buffer behind the results, and events for what becomes of them there
+        waits = {"acknowledge": "delivered", "allowed_lateness": "0s", "idle_after": "50s"}
+        described = pipeline(HTTP, emit="updates", **waits)
+        described["sinks"] = {"results": RESULTS | {"ordered_by": ["window_start", "key"]}}
+    product = inline(**described)
     running = product.start()
     for number in range(1, 4):
         assert code(product.post(at(5))) == 200

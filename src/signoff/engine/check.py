@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from signoff.engine.compile import compile_source
-from signoff.engine.division import divide
+from signoff.engine.division import all_joints, divide
 from signoff.engine.parts import graphs, no_events
 from signoff.engine.session import start_session
 from signoff.errors import PipelineError, Problem
@@ -43,6 +43,7 @@ def _check(graph: Graph, spark: SparkSession) -> list[Problem]:
         compile_source(graph, name, empty, streaming=False, problem=lambda p: problems.setdefault(p))
     if not problems:
         try:
+            all_joints(graph)
             graphs(divide(graph), spark)
         except PipelineError as error:
             problems |= dict.fromkeys(error.problems)

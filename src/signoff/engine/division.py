@@ -189,7 +189,8 @@ def divide(graph: Graph, behind: Joint | None = None) -> Division:
         if name in graph.sinks and name != own and (joint := joint_of(front, name))
     ]
     waiting = [joint.node for joint in joints if joint.awaited_by and not isinstance(joint, WindowJoint)]
-    if behind is not None and behind.node.kind == "transform" and waiting:
+    unites = behind is not None and behind.node.kind == "transform" and not isinstance(behind, ResultsJoint)
+    if behind is not None and unites and waiting:
         raise PipelineError([_nested(waiting[0], behind)])
     known = {joint.name for joint in joints}
     joints += [
@@ -223,8 +224,25 @@ def _nested(node: Node, behind: Joint) -> Problem:
 
 
 def all_joints(graph: Graph) -> list[tuple[Graph, Joint]]:
-    """Every place where a pipeline is cut, with the graph that is cut there."""
-    return _joints(divide(graph))
+    """Every place where a pipeline is cut, with the graph that is cut there. Raises PipelineError for a sink
+    whose buffer would be in two of its parts: each log has one writer."""
+    found = _joints(divide(graph))
+    known: set[str] = set()
+    for _, joint in found:
+        if joint.name in known:
+            raise PipelineError([_in_two_parts(joint)])
+        known.add(joint.name)
+    return found
+
+
+def _in_two_parts(joint: Joint) -> Problem:
+    return joint.node.problem(
+        "same-buffer",
+        "has a buffer, and gets rows from behind a window (or a step that unites events of several sources) "
+        "and from elsewhere",
+        at="inputs",
+        hint="use a sink for each",
+    )
 
 
 def _joints(division: Division) -> list[tuple[Graph, Joint]]:
