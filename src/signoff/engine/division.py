@@ -15,6 +15,9 @@ A window is cut out, with a log on either side of the query that keeps its state
     counts.buffer ─► Spark's state ─► [counts.results]      see `signoff.engine.windows`
     counts.results.buffer ─► counts ─► …          the part behind, which begins with the results
 
+A fold is cut out in the same way; its part in front only says which events end a group, and the part behind
+begins with what makes a result of a group.
+
 What the rows look like is known when the part in front is compiled; see `signoff.engine.parts`.
 """
 
@@ -30,7 +33,9 @@ from signoff.link.handover import HandoverConfig, LinkPlace
 from signoff.pipeline.graph import Graph, Node, Port
 from signoff.pipeline.model import BufferSettings, Retry, SinkConfig, SourceConfig, TransformConfig
 from signoff.sinks.pipeline import PipelineSinkConfig
+from signoff.state.folds import FoldIntakeConfig, FoldResultsConfig
 from signoff.state.windowing import LATENESS, RESULTS, STATE, LateCountConfig, WindowIntakeConfig
+from signoff.transforms.fold import FoldConfig, FoldInput, FoldOutput
 from signoff.transforms.rows import RowsConfig
 from signoff.transforms.window import WindowConfig, WindowInput
 
@@ -48,15 +53,27 @@ class BufferSourceConfig(SourceConfig):
     """Its rows keep the ids they had when they were handed on."""
 
 
-class StateSourceConfig(BufferSourceConfig):
-    """The log in front of a window's state."""
+class KeepingSourceConfig(BufferSourceConfig):
+    """The log in front of a state."""
 
-    type: Literal["buffer"] = "buffer"
-    window: WindowConfig
     name: str
-    """The window's."""
+    """Of the step that keeps it."""
+    waits_for_results: bool
+    """Its rows are settled when the results they went into are."""
     columns: str
     """Schema of the rows in its log, as Spark writes it in JSON."""
+
+
+class StateSourceConfig(KeepingSourceConfig):
+    """The log in front of a window's state."""
+
+    window: WindowConfig
+
+
+class FoldSourceConfig(KeepingSourceConfig):
+    """The log in front of a fold's state."""
+
+    fold: FoldConfig
 
 
 @dataclass(frozen=True)
@@ -106,47 +123,79 @@ class Joint:
 
 
 @dataclass(frozen=True)
-class WindowJoint(Joint):
-    """In front of a window's state; behind it is the query that keeps the state, and nothing else."""
-
-    @property
-    def window(self) -> WindowConfig:
-        assert isinstance(self.node.config, WindowConfig)
-        return self.node.config
+class KeepingJoint(Joint):
+    """In front of a state; behind it is the query that keeps the state, and nothing else."""
 
     @property
     def sink(self) -> str:
         return self.node.name + STATE
 
     @property
+    def waits_for_results(self) -> bool:
+        """Rows are settled when the results they went into are."""
+        return _waits_for_results(self.node)
+
+    @property
     def results(self) -> ResultsJoint:
-        """Where the results of the window go on."""
-        waiting = frozenset({self.source}) if self.window.acknowledge == "delivered" else frozenset[str]()
+        """Where the results go on."""
+        waiting = frozenset({self.source}) if self.waits_for_results else frozenset[str]()
         return ResultsJoint(self.node, self.name + RESULTS, BufferSettings(), waiting)
 
     def behind(self, graph: Graph, columns: str = "") -> Graph:
         file, line, results = self.node.file, self.node.line, self.results
-        config = StateSourceConfig(window=self.window, name=self.node.name, columns=columns)
         nodes = {
-            self.source: Node(self.source, "source", config, line=line, file=file),
+            self.source: Node(self.source, "source", self._source(columns), line=line, file=file),
             results.sink: Node(
                 results.sink, "sink", handover(graph, results), (Port(self.source),), line, file=file
             ),
         }
         return replace(graph, nodes=nodes, warnings=())
 
+    def _source(self, columns: str) -> KeepingSourceConfig:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class WindowJoint(KeepingJoint):
+    """In front of a window's state."""
+
+    @property
+    def window(self) -> WindowConfig:
+        assert isinstance(self.node.config, WindowConfig)
+        return self.node.config
+
+    def _source(self, columns: str) -> KeepingSourceConfig:
+        waits, name = self.waits_for_results, self.node.name
+        return StateSourceConfig(window=self.window, name=name, waits_for_results=waits, columns=columns)
+
+
+@dataclass(frozen=True)
+class FoldJoint(KeepingJoint):
+    """In front of a fold's state."""
+
+    @property
+    def fold(self) -> FoldConfig:
+        assert isinstance(self.node.config, FoldConfig)
+        return self.node.config
+
+    def _source(self, columns: str) -> KeepingSourceConfig:
+        waits, name = self.waits_for_results, self.node.name
+        return FoldSourceConfig(fold=self.fold, name=name, waits_for_results=waits, columns=columns)
+
 
 @dataclass(frozen=True)
 class ResultsJoint(Joint):
-    """Behind a window's state: the results, and all that is made of them."""
+    """Behind a state: the results, and all that is made of them."""
 
     @property
     def sink(self) -> str:
         return self.name
 
     def behind(self, graph: Graph, columns: str = "") -> Graph:
-        name, file, line = self.node.name, self.node.file, self.node.line
-        step = RowsConfig(input=self.source, columns=columns)
+        name, file, line, config = self.node.name, self.node.file, self.node.line, self.node.config
+        step: TransformConfig = RowsConfig(input=self.source, columns=columns)
+        if isinstance(config, FoldConfig):
+            step = FoldOutput(input=self.source, fold=config, columns=columns, on_error=config.on_error)
         nodes = {
             self.source: Node(self.source, "source", BufferSourceConfig(), line=line, file=file),
             name: Node(name, "transform", step, (Port(self.source),), line, file=file),
@@ -179,8 +228,8 @@ def divide(graph: Graph, behind: Joint | None = None) -> Division:
     """
     meetings = [joint for name in graph.transforms if (joint := _meeting(graph, name)) is not None]
     nodes = _in_front(graph, {joint.node.name for joint in meetings})
-    windows = [_window(graph, nodes, name) for name in graph.transforms if _is_window(nodes, name)]
-    joints: list[Joint] = [*(joint for joint in meetings if joint.node.name in nodes), *windows]
+    keeping = [_keeping(graph, nodes, name) for name in graph.transforms if _keeps_state(nodes, name)]
+    joints: list[Joint] = [*(joint for joint in meetings if joint.node.name in nodes), *keeping]
     front = replace(graph, nodes=nodes)
     own = None if behind is None else behind.node.name
     joints += [
@@ -188,7 +237,7 @@ def divide(graph: Graph, behind: Joint | None = None) -> Division:
         for name in front.sinks
         if name in graph.sinks and name != own and (joint := joint_of(front, name))
     ]
-    waiting = [joint.node for joint in joints if joint.awaited_by and not isinstance(joint, WindowJoint)]
+    waiting = [joint.node for joint in joints if joint.awaited_by and not isinstance(joint, KeepingJoint)]
     unites = behind is not None and behind.node.kind == "transform" and not isinstance(behind, ResultsJoint)
     if behind is not None and unites and waiting:
         raise PipelineError([_nested(waiting[0], behind)])
@@ -203,10 +252,13 @@ def divide(graph: Graph, behind: Joint | None = None) -> Division:
         for name, node in front.sinks.items()
         if isinstance(node.config, PipelineSinkConfig)
     }
-    for window in windows:
-        _put_window(graph, nodes, window)
+    for kept in keeping:
+        if isinstance(kept, WindowJoint):
+            _put_window(graph, nodes, kept)
+        elif isinstance(kept, FoldJoint):
+            _put_fold(graph, nodes, kept)
     for joint in joints:
-        if joint.in_use and not isinstance(joint, WindowJoint):
+        if joint.in_use and not isinstance(joint, KeepingJoint):
             inputs = nodes[joint.node.name].inputs
             nodes[joint.node.name] = replace(
                 joint.node, kind="sink", config=handover(graph, joint), inputs=inputs
@@ -249,26 +301,32 @@ def _joints(division: Division) -> list[tuple[Graph, Joint]]:
     found: list[tuple[Graph, Joint]] = []
     for joint in division.joints:
         found.append((division.whole, joint))
-        if isinstance(joint, WindowJoint):
+        if isinstance(joint, KeepingJoint):
             found.append((joint.behind(division.whole), joint.results))
             joint = joint.results
         found += _joints(divide(joint.behind(division.whole), joint))
     return found
 
 
-def _is_window(nodes: dict[str, Node], name: str) -> bool:
-    return name in nodes and isinstance(nodes[name].config, WindowConfig)
+def _keeps_state(nodes: dict[str, Node], name: str) -> bool:
+    """Whether a step is one that is cut out."""
+    return name in nodes and isinstance(nodes[name].config, WindowConfig | FoldConfig)
 
 
-def _window(graph: Graph, nodes: dict[str, Node], name: str) -> WindowJoint:
+def _keeping(graph: Graph, nodes: dict[str, Node], name: str) -> KeepingJoint:
     node = nodes[name]
-    assert isinstance(node.config, WindowConfig)
-    if node.config.acknowledge != "delivered":
-        return WindowJoint(node, name, BufferSettings(), frozenset())
-    # Rows wait in the log until later ones close their windows: if it could be full, those would never come.
+    kind = WindowJoint if isinstance(node.config, WindowConfig) else FoldJoint
+    if not _waits_for_results(node):
+        return kind(node, name, BufferSettings(), frozenset())
+    # Rows wait in the log until later ones let them go: if it could be full, those would never come.
     # The logs of the sources are the limit, which keep their events as long.
     settings = BufferSettings(max_bytes=NO_LIMIT)
-    return WindowJoint(node, name, settings, frozenset(replace(graph, nodes=nodes).upstream_sources(name)))
+    return kind(node, name, settings, frozenset(replace(graph, nodes=nodes).upstream_sources(name)))
+
+
+def _waits_for_results(node: Node) -> bool:
+    assert isinstance(node.config, WindowConfig | FoldConfig)
+    return node.config.acknowledge == "delivered"
 
 
 def _put_window(graph: Graph, nodes: dict[str, Node], joint: WindowJoint) -> None:
@@ -286,6 +344,14 @@ def _put_window(graph: Graph, nodes: dict[str, Node], joint: WindowJoint) -> Non
         (name + LATENESS, count, late),
     ):
         nodes[sink] = Node(sink, "sink", config, (port,), node.line, file=node.file)
+
+
+def _put_fold(graph: Graph, nodes: dict[str, Node], joint: FoldJoint) -> None:
+    """The part of a fold in front of its state, in its place, and the sink behind that."""
+    name, node = joint.node.name, joint.node
+    nodes[name] = replace(node, config=FoldInput(fold=joint.fold, on_error=joint.fold.on_error))
+    config = handover(replace(graph, nodes=nodes), joint)
+    nodes[joint.sink] = Node(joint.sink, "sink", config, (Port(name),), node.line, file=node.file)
 
 
 def _meeting(graph: Graph, name: str) -> Joint | None:
@@ -317,7 +383,7 @@ def _in_front(graph: Graph, meetings: set[str]) -> dict[str, Node]:
             for port in node.inputs
             if port.node in nodes
             and port.node not in meetings
-            and (port.output is not None or not _is_window(nodes, port.node))
+            and (port.output is not None or not _keeps_state(nodes, port.node))
         )
         if node.kind == "source" or inputs:
             nodes[name] = replace(node, inputs=inputs)
@@ -367,6 +433,10 @@ def handover(graph: Graph, joint: Joint) -> HandoverConfig:
         "retry": _RETRY,
         "on_failure": config.on_failure if isinstance(config, SinkConfig) else config.on_error,
     }
+    if isinstance(joint, FoldJoint):
+        return FoldIntakeConfig.model_validate(fields)
+    if isinstance(joint, ResultsJoint) and isinstance(config, FoldConfig):
+        return FoldResultsConfig.model_validate(fields)
     if not isinstance(joint, WindowJoint):
         return HandoverConfig.model_validate(fields)
     window = joint.window

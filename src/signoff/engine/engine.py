@@ -22,7 +22,8 @@ from pyspark.sql import SparkSession
 from signoff.engine.answers import Bearer, build_bearers
 from signoff.engine.buffers import read_buffers
 from signoff.engine.control import Control, GaveUp
-from signoff.engine.division import StateSourceConfig, WindowJoint, all_joints
+from signoff.engine.division import FoldJoint, FoldSourceConfig, StateSourceConfig, WindowJoint, all_joints
+from signoff.engine.folds import FoldQuery
 from signoff.engine.parts import build_parts
 from signoff.engine.query import Shared, SourceQuery
 from signoff.engine.ranges import RangeQuery
@@ -37,6 +38,7 @@ from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.secrets import redact
+from signoff.state.folds import FoldIntake
 from signoff.state.windowing import WindowIntake
 from signoff.transforms.contract import Transform
 
@@ -98,6 +100,12 @@ class Engine:
             query, intake = self.queries[joint.source], self.sinks[joint.sink].sink
             assert isinstance(query, WindowQuery) and isinstance(intake, WindowIntake)
             query.remind = intake.remind
+        self._folds: list[FoldQuery] = []
+        for fold in (joint for _, joint in all_joints(graph) if isinstance(joint, FoldJoint)):
+            query, sink = self.queries[fold.source], self.sinks[fold.sink].sink
+            assert isinstance(query, FoldQuery) and isinstance(sink, FoldIntake)
+            query.tick = sink.tick
+            self._folds.append(query)
 
     def run(self) -> str | None:
         """Run until stopped and drained. Returns why it gave up, or None."""
@@ -125,6 +133,9 @@ class Engine:
                     for bearer in self.bearers:
                         bearer.tidy()
                     self._tend_windows()
+                    for fold in self._folds:
+                        with suppress(StateError):
+                            fold.wake()
                     tidy_at = time.monotonic() + _TIDY_S
                 if time.monotonic() >= replays_at and not self.control.stopping:
                     self.replayer.run()
@@ -236,6 +247,8 @@ def _query(shared: Shared, source: str) -> SourceQuery:
     """A stream where a step behind the source needs one."""
     if isinstance(shared.graph.nodes[source].config, StateSourceConfig):
         return WindowQuery(shared, source)
+    if isinstance(shared.graph.nodes[source].config, FoldSourceConfig):
+        return FoldQuery(shared, source)
     steps = (shared.graph.nodes[name].config for name in shared.graph.downstream(source))
     streams = any(isinstance(step, Transform) and step.streams for step in steps)
     return StreamQuery(shared, source) if streams else RangeQuery(shared, source)

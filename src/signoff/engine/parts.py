@@ -9,7 +9,8 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from signoff.engine.compile import Plan, compile_source
 from signoff.engine.control import Control
-from signoff.engine.division import Division, Joint, WindowJoint, divide
+from signoff.engine.division import Division, FoldJoint, Joint, WindowJoint, divide
+from signoff.engine.folds import check_fold
 from signoff.engine.query import Shared
 from signoff.engine.serving import build_sinks
 from signoff.engine.windows import check_shape
@@ -19,6 +20,7 @@ from signoff.ledger.ledger import Ledger
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import SourceConfig
 from signoff.transforms.contract import FieldError
+from signoff.transforms.fold import group_schema
 from signoff.transforms.frame import MARK, MergeConflict, unified
 from signoff.transforms.rows import check_kept
 from signoff.transforms.window import RESULT_ID, WindowInput, link_schema, merged
@@ -54,6 +56,11 @@ def graphs(division: Division, spark: SparkSession) -> list[Graph]:
             parts.append(joint.behind(division.whole, rows.json()))
             results = merged(joint.window, joint.name, spark.createDataFrame([], rows)).schema
             columns = {field.name: field.dataType for field in results if field.name != RESULT_ID}
+            joint = joint.results
+        elif isinstance(joint, FoldJoint):
+            check_fold(division.whole, joint, columns)
+            parts.append(joint.behind(division.whole, _as_json(columns)))
+            columns = {field.name: field.dataType for field in group_schema(columns)}
             joint = joint.results
         behind = joint.behind(division.whole, _as_json(columns))
         parts += graphs(divide(behind, joint), spark)

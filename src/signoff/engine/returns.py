@@ -1,15 +1,16 @@
-"""Bringing back what became of a window's results to the rows they were made of. Runs on the driver.
+"""Bringing back what became of results to the rows they were made of. Runs on the driver.
 
 With `acknowledge: delivered` the rows in front of the state stay owed, and with them the events they stand
-for, until the result of their window and keys is settled. A row belongs to the results that have its window
-and keys and were given out by the batch it came with, or a later one; the first of them settles it. Rows that
-came while a window was configured so wait also when it is no more.
+for, until the result they went into is settled. A row of a window belongs to the results that have its window
+and keys and were given out by the batch it came with, or a later one; the first of them settles it. The
+result of a fold names its rows. Rows that came while a step was configured so wait also when it is no more.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,13 +18,14 @@ from typing import Any
 from pyroaring import BitMap64
 
 from signoff.engine.answers import LedgerAnswers
-from signoff.engine.division import WindowJoint, all_joints, buffer_place
+from signoff.engine.division import KeepingJoint, WindowJoint, all_joints, buffer_place
 from signoff.engine.query import SourceQuery
 from signoff.errors import SignoffError
 from signoff.ledger.batches import Answer
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.outcome import RowOutcome, RowRef
+from signoff.ledger.outcome import BatchRange, RowOutcome, RowRef
 from signoff.ledger.sequences import from_range
+from signoff.link.handover import origins_of
 from signoff.link.notes import Handed, LinkNotes
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
@@ -38,33 +40,35 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def build_returns(graph: Graph, ledger: Ledger, queries: Mapping[str, SourceQuery]) -> list[ResultsBearer]:
-    """One for each window."""
-    bearers = []
+    """One for each step that keeps state."""
+    bearers: list[ResultsBearer] = []
     for part, joint in all_joints(graph):
-        if isinstance(joint, WindowJoint):
-            bearer = ResultsBearer(part, joint, ledger, queries)
+        if isinstance(joint, KeepingJoint):
+            bearer = (
+                WindowBearer(part, joint, ledger, queries)
+                if isinstance(joint, WindowJoint)
+                else FoldBearer(part, joint, ledger, queries)
+            )
             queries[joint.results.source].needed_elsewhere.append(bearer.needed_from)
             bearers.append(bearer)
     return bearers
 
 
-class ResultsBearer:
-    """Brings the answers of one window's results to the rows in front of its state."""
+class ResultsBearer(ABC):
+    """Brings the answers of one step's results to the rows in front of its state."""
 
     def __init__(
-        self, graph: Graph, joint: WindowJoint, ledger: Ledger, queries: Mapping[str, SourceQuery]
+        self, graph: Graph, joint: KeepingJoint, ledger: Ledger, queries: Mapping[str, SourceQuery]
     ) -> None:
         results = joint.results
-        self._source, self._sink, self._keys = joint.source, results.sink, joint.window.keys
+        self._source, self._sink = joint.source, results.sink
         self._ledger, self._queries = ledger, queries
         self._notes = LinkNotes(buffer_place(graph, results.source).database)
         self._rows_log = LogReader(buffer_place(graph, joint.source).log)
         self._results_log = LogReader(buffer_place(graph, results.source).log)
         self._answers = LedgerAnswers(ledger, results.source)
-        self._waiting: dict[str, list[int]] = {}
-        """By window and keys, the rows that wait for a result."""
         self._loaded: dict[int, int] = {}
-        """The batches whose rows are among them: where each begins and ends."""
+        """The batches whose rows wait: where each begins and ends."""
         self._told = BitMap64()
         """Results that the rows have been told of."""
         self._seen: tuple[int, int] | None = None
@@ -100,7 +104,7 @@ class ResultsBearer:
                 ):  # many batches may wait: they are looked at only when there is something to tell
                     self._load()
                     loaded = True
-                if self._waiting:
+                if self._loaded:
                     self._bring(handed, new)
                 self._told |= new
             if len(mine) == handed.last - handed.first:
@@ -145,9 +149,7 @@ class ResultsBearer:
             if known.ref.start in self._loaded or state is None or not state.handed:
                 continue
             self._loaded[known.ref.start] = known.ref.end
-            for number, row in self._read(self._rows_log, known.ref.start, known.ref.end):
-                if number in state.handed:
-                    self._waiting.setdefault(self._key(row[START], row), []).append(number)
+            self._wait(known.ref, state.handed)
         still = {known.ref.start for known in open_batches}
         self._loaded = {start: end for start, end in self._loaded.items() if start in still}
 
@@ -157,11 +159,7 @@ class ResultsBearer:
         for outcome in self._answers.exceptions(handed.first, handed.last):
             exceptions.setdefault(outcome.row.sequence, []).append(outcome)
         rows, taken, outcomes = BitMap64(), BitMap64(), list[RowOutcome]()
-        for number, result in self._read(self._results_log, handed.first, handed.last):
-            if number not in new:
-                continue
-            key = self._key(_micros(result[WINDOW_START]), result)
-            mine = [row for row in self._waiting.get(key, ()) if row < handed.batch.end]
+        for number, mine in self._members(handed, new):
             rows |= BitMap64(mine)
             if number in delivered:
                 taken |= BitMap64(mine)
@@ -170,9 +168,6 @@ class ResultsBearer:
                 for one in exceptions.get(number, ())
                 for row in mine
             ]
-            left = [row for row in self._waiting.pop(key, ()) if row >= handed.batch.end]
-            if left:
-                self._waiting[key] = left
         self._release(rows, taken, outcomes)
 
     def _release(self, rows: BitMap64, taken: BitMap64, outcomes: Sequence[RowOutcome]) -> None:
@@ -187,6 +182,41 @@ class ResultsBearer:
             if query is not None:
                 query.look_again(start)
 
+    @abstractmethod
+    def _wait(self, batch: BatchRange, rows: BitMap64) -> None:
+        """These rows of a batch wait from now on."""
+
+    @abstractmethod
+    def _members(self, handed: Handed, new: BitMap64) -> Iterator[tuple[int, Sequence[int]]]:
+        """For each of the new results, which are of one batch: the rows that went into it."""
+
+
+class WindowBearer(ResultsBearer):
+    """Of a window, whose results and rows have the same window and keys."""
+
+    def __init__(
+        self, graph: Graph, joint: WindowJoint, ledger: Ledger, queries: Mapping[str, SourceQuery]
+    ) -> None:
+        super().__init__(graph, joint, ledger, queries)
+        self._keys = joint.window.keys
+        self._waiting: dict[str, list[int]] = {}
+        """By window and keys, the rows that wait for a result."""
+
+    def _wait(self, batch: BatchRange, rows: BitMap64) -> None:
+        for number, row in self._read(self._rows_log, batch.start, batch.end):
+            if number in rows:
+                self._waiting.setdefault(self._key(row[START], row), []).append(number)
+
+    def _members(self, handed: Handed, new: BitMap64) -> Iterator[tuple[int, Sequence[int]]]:
+        for number, result in self._read(self._results_log, handed.first, handed.last):
+            if number not in new:
+                continue
+            key = self._key(_micros(result[WINDOW_START]), result)
+            waiting = self._waiting.pop(key, [])
+            yield number, [row for row in waiting if row < handed.batch.end]
+            if left := [row for row in waiting if row >= handed.batch.end]:
+                self._waiting[key] = left
+
     def _key(self, start: int, row: Mapping[str, object]) -> str:
         values = (row.get(name) for name in self._keys)
         # Spark makes one group of 0.0 and -0.0.
@@ -197,6 +227,20 @@ class ResultsBearer:
         for first, events in log.read(start, end, ["payload"]):
             for place, payload in enumerate(events.column("payload").to_pylist()):
                 yield first + place, json.loads(payload)
+
+
+class FoldBearer(ResultsBearer):
+    """Of a fold: each result says which rows went into it."""
+
+    def _wait(self, batch: BatchRange, rows: BitMap64) -> None:
+        pass
+
+    def _members(self, handed: Handed, new: BitMap64) -> Iterator[tuple[int, Sequence[int]]]:
+        for first, events in self._results_log.read(handed.first, handed.last, ["position", "headers"]):
+            members: dict[int, list[int]] = {}
+            for place, row in zip(*(numbers.tolist() for numbers in origins_of(events)), strict=True):
+                members.setdefault(first + place, []).append(row)
+            yield from ((number, rows) for number, rows in members.items() if number in new)
 
 
 def _micros(text: str) -> int:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from signoff.engine.children import Child
-from signoff.engine.division import WindowJoint, all_joints, buffer_place
+from signoff.engine.division import FoldJoint, WindowJoint, all_joints, buffer_place
 from signoff.errors import StateError
 from signoff.intake import Job, Status, read_status
 from signoff.ledger.ledger import Ledger
@@ -34,6 +34,7 @@ from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import SourceConfig
 from signoff.state.marks import Marks
+from signoff.state.open_groups import OpenGroups, open_groups_path
 from signoff.state.windowing import marks_path
 
 logger = logging.getLogger(__name__)
@@ -182,7 +183,7 @@ class Run:
                 return False
             if self.ledger.settled_upto(name) < status.durable_sequence or not status.drained:
                 return False
-        return not self._rows_wait() and not self._windows_wait()
+        return not self._rows_wait() and not self._windows_wait() and not self._folds_wait()
 
     def _rows_wait(self) -> bool:
         """Whether a buffer of the pipeline holds rows that its sink has not taken."""
@@ -202,6 +203,18 @@ class Run:
                         return True
                 finally:
                     marks.close_store()
+        return False
+
+    def _folds_wait(self) -> bool:
+        """Whether groups of events will still end although no more come."""
+        for joint in self._joints:
+            if isinstance(joint, FoldJoint):
+                groups = OpenGroups(open_groups_path(buffer_place(self.graph, joint.source)), readonly=True)
+                try:
+                    if groups.next_deadline is not None:
+                        return True
+                finally:
+                    groups.close()
         return False
 
     def _finish(self, on_tick: Callable[[Run], None]) -> None:

@@ -215,15 +215,21 @@ class PartWriter(Writer):
 
 def _events(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Rows as events of the link's log."""
-    number = rows.num_rows
     columns = rows.drop_columns([EVENT_ID, ORIGIN])
+    payloads = json_objects(columns).cast(pa.large_binary()).cast(pa.binary())
+    return as_events(payloads, rows.column(EVENT_ID), rows.column(ORIGIN))
+
+
+def as_events(payloads: pa.Array, ids: pa.Array, origins: pa.Array) -> pa.RecordBatch:
+    """Events of the link's log, of rows whose JSON, ids and origins these are."""
+    number = len(payloads)
     now = pa.scalar(time.time_ns() // 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
-    first, headers = _with_others(rows.column(ORIGIN))
+    first, headers = _with_others(origins)
     return pa.RecordBatch.from_arrays(
         [
-            json_objects(columns).cast(pa.large_binary()).cast(pa.binary()),
+            payloads,
             headers,
-            rows.column(EVENT_ID).cast(pa.string()),
+            ids.cast(pa.string()),
             pa.repeat(now, number),
             pa.nulls(number, pa.int64()),
             first,

@@ -402,12 +402,13 @@ class _Checker:
         held, limit = sum(step.holds.values()), config.most_unacknowledged
         sums = " + ".join(f"{field} {seconds:g} s" for field, seconds in step.holds.items() if seconds)
         room = f"{config.log.max_bytes} bytes of its log" if limit is None else f"{limit} events (prefetch)"
-        rate = "" if limit is None else f", that is {limit} / {held:g} s = {limit / held:.4g} a second"
+        rate = f", that is {limit} / {held:g} s = {limit / held:.4g} a second" if limit and held else ""
+        least = f": {sums} = {held:g} s" if held else ""
         message = (
-            f'{self.nodes[name].label} holds events until later ones come: {sums} = {held:g} s. "{source}" '
+            f'{self.nodes[name].label} holds events until later ones come{least}. "{source}" '
             f"delivers none while {room} are unacknowledged{rate}: with more than that nobody lets go"
         )
-        hint = "set idle_after, or use acknowledge: save_point"
+        hint = f"set {step.lets_go_by}, or use acknowledge: save_point"
         self.problems.append(self.nodes[name].problem("may-deadlock", message, at="acknowledge", hint=hint))
 
     def _held_too_long(self, name: str, step: TransformConfig, source: str, config: SourceConfig) -> None:
@@ -427,7 +428,7 @@ class _Checker:
                 f'{self.nodes[name].label} may hold an event for {sums} = {held:g} s, but "{source}" waits '
                 f"{short[1]} for it"
             )
-            hint = "use acknowledge: save_point, shorter windows, or raise the timeout at the broker and here"
+            hint = "use acknowledge: save_point, hold less long, or raise the timeout at the broker and here"
             self.problems.append(
                 self.nodes[name].problem("held-too-long", message, at="acknowledge", hint=hint)
             )

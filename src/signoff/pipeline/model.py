@@ -183,6 +183,11 @@ class TransformConfig(InputsConfig):
         return True
 
     @property
+    def lets_go_by(self) -> str:
+        """The field that makes it let go."""
+        return "idle_after"
+
+    @property
     def has_main_output(self) -> bool:
         """Whether `input: name` may be written without an output; false for a `route`."""
         return not self.outputs

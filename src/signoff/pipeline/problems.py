@@ -66,8 +66,8 @@ CODES: dict[str, Code] = {
     "may-deadlock": Code(
         "A step holds events until later ones come, and their source delivers no later ones before it is "
         "acknowledged.",
-        "Set `idle_after`, so that what is held is let go when no more events come, or acknowledge "
-        "events when "
+        "Set `idle_after` (of a fold: `timeout`), so that what is held is let go when no more "
+        "events come, or acknowledge events when "
         "they are in the durable state (`acknowledge: save_point`).",
         'alarms.yaml:21 [may-deadlock] transform "counts" holds events until later ones come: size 600 s + '
         'allowed_lateness 900 s = 1500 s. "alarms" delivers none while 200000 events (prefetch) are '
@@ -86,7 +86,7 @@ CODES: dict[str, Code] = {
         "A step that keeps state was changed in a way that the state it has cannot follow, while it holds "
         "events.",
         "Let its windows be closed first: run the pipeline as it was once more, with `idle_after: 1s`. "
-        "Or give "
+        "Groups of a fold end by events or by their timeout. Or give "
         "the step another name: its state begins anew, and the windows of the old one are never closed.",
         'alarms.yaml:21 [state-changed] transform "counts" has open windows that were begun with '
         'another "keys" '

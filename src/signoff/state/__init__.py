@@ -6,5 +6,6 @@
 
 `marks` keeps, durably, how far the time of events has come; `panes` says which windows a time belongs to;
 `partial` makes of a task's events one row for each window and key; `windowing` is the sink that hands those
-rows on. See docs/decisions/0010.
+rows on. `folding` says when a group of events ends and what comes out; `open_groups` knows which are open;
+`folds` are the two ends of the query in between. See docs/decisions/0010.
 """

@@ -16,6 +16,7 @@ TYPES = TypesByName[TransformConfig](
         "merge": "signoff.transforms.merge:MergeConfig",
         "dedupe": "signoff.transforms.dedupe:DedupeConfig",
         "window": "signoff.transforms.window:WindowConfig",
+        "fold": "signoff.transforms.fold:FoldConfig",
         "sample": "signoff.transforms.sample:SampleConfig",
         "enrich": "signoff.transforms.enrich:EnrichConfig",
         "python": "signoff.transforms.python:PythonConfig",

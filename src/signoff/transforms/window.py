@@ -321,14 +321,20 @@ def _value(view: View, measure: Measure, text: str) -> Column:
     return value
 
 
-def check_window(window: WindowConfig, view: View) -> None:
-    """Raises FieldError for what only the columns show."""
-    check_keys(window.keys, view)
+def check_simple_keys(keys: Names, view: View) -> None:
+    """Raises FieldError for a key that is not a column, or whose values cannot be compared by all parts."""
+    check_keys(keys, view)
     schema = view.frame.schema_of(view)
-    for key in window.keys:
+    for key in keys:
         if isinstance(schema[key], ArrayType | MapType | StructType | VariantType):
             message = f'key "{key}" is {schema[key].simpleString()}'
             raise FieldError("keys", "type-error", message, "use a column of a simple type")
+
+
+def check_window(window: WindowConfig, view: View) -> None:
+    """Raises FieldError for what only the columns show."""
+    check_simple_keys(window.keys, view)
+    schema = view.frame.schema_of(view)
     if window.time is None:
         return
     if window.time not in view.columns:

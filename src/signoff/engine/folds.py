@@ -1,0 +1,253 @@
+"""The query that keeps the groups of a fold, with Spark's `transformWithState`.
+
+It reads the events that the sources' queries have handed on, keeps them by key, and hands a group on when it
+ends (`signoff.state.folding` says when). The time of a batch is in Spark's offset log, so that one that is
+done again is done at the same time.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
+from pyspark.sql.types import BinaryType, DataType, DoubleType, FloatType, StructType
+
+from signoff.engine.division import FoldJoint, FoldSourceConfig, buffer_place
+from signoff.engine.keeping import KeepingQuery, said, write_part
+from signoff.engine.query import Shared
+from signoff.errors import PipelineError
+from signoff.pipeline.graph import Graph
+from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Sink
+from signoff.state.folding import Arrival, Head, Rules, Said, expire, fold
+from signoff.state.folds import PAYLOAD
+from signoff.state.open_groups import OpenGroups, open_groups_path
+from signoff.state.windowing import MARK_ID
+from signoff.transforms.fold import AT, UNTIL
+
+_KEY, _NUMBER, _ID, _ENDS, _AT = "key", "number", "event_id", "ends", "at"
+_OPENED, _CLOSED = "opened", "closed"
+_SAID = f"{EVENT_ID} STRING, {ORIGIN} ARRAY<BIGINT>, {PAYLOAD} STRING, {_OPENED} BIGINT, {_CLOSED} BIGINT"
+_HEAD = "folded INT, first BIGINT, first_at BIGINT, last_at BIGINT, deadline BIGINT, digest STRING"
+_EVENT = "number BIGINT, payload STRING"
+_STATE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+class FoldQuery(KeepingQuery):
+    """The state of one fold."""
+
+    settings: ClassVar[dict[str, str]] = {
+        "spark.sql.streaming.stateStore.providerClass": _STATE,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # RocksDB's files go through Hadoop's own local file system; the plain one of our session is none.
+        "fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+        "fs.file.impl.disable.cache": "true",
+        # Spark would do one batch after the other while there is a timer; a tick comes when it is due.
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    }
+
+    def __init__(self, shared: Shared, source: str) -> None:
+        super().__init__(shared, source)
+        assert isinstance(self.config, FoldSourceConfig)
+        self._fold = self.config.fold
+        self._schema = StructType.fromJson(json.loads(self.config.columns))
+        self._groups = OpenGroups(open_groups_path(buffer_place(shared.graph, source)))
+        self._shape = state_shape(self._fold.keys, {field.name: field.dataType for field in self._schema})
+        self.checkpoint.keeps_state(json.dumps(self._fold.keys))
+        self.tick: Callable[[], None] = lambda: None
+        """Have Spark do a batch."""
+
+    def start(self) -> None:
+        self._groups.begin(self._shape)
+        super().start()
+
+    def wake(self) -> None:
+        """Have the groups ended whose time is over, if no event brings a batch."""
+        due = self._groups.next_deadline
+        if due is None or time.time() * 1000 <= due + 1:
+            return
+        if self.shared.ledger.books(self.source).next >= self.log.head():
+            self.tick()
+
+    def _begin(self, stream: DataFrame) -> DataFrame:
+        wanted = [self._schema[name] for name in (*self._fold.keys, UNTIL, AT)]
+        rows = stream.where(~F.col("message_id").startswith(MARK_ID)).select(
+            F.col("_sequence").alias(_NUMBER),
+            F.col("message_id").alias(_ID),
+            F.col("payload").alias(PAYLOAD),
+            F.from_json("payload", StructType(wanted)).alias("row"),
+        )
+        key = F.to_json(F.array(*(_text(self._schema, name) for name in self._fold.keys)))
+        events = rows.select(
+            _NUMBER,
+            _ID,
+            PAYLOAD,
+            F.coalesce(F.col("row")[UNTIL], F.lit(False)).alias(_ENDS),
+            F.col("row")[AT].alias(_AT),
+            key.alias(_KEY),
+        )
+        processor = _Processor(self._fold.rules(self._name))
+        return events.groupBy(_KEY).transformWithState(processor, _SAID, "append", "ProcessingTime")
+
+    def _do_batch(self, df: DataFrame, batch_id: int) -> None:
+        batch = self._batch_ref(batch_id)
+        handed = self._as_handed(batch, batch_id)
+        written = df.mapInArrow(
+            _WriteResults(self._results.sink, handed), "part BINARY, changes STRING"
+        ).collect()
+        self._commit(handed, [bytes(row["part"]) for row in written if row["part"] is not None])
+        changes: Counter[int] = Counter()
+        for row in written:
+            for deadline, number in json.loads(row["changes"]).items():
+                changes[int(deadline)] += number
+        self._groups.note(batch_id, changes)
+        self._record(batch)
+
+
+def _text(schema: StructType, name: str) -> Column:
+    """The value of a key as a text that no other value has."""
+    column = F.col("row")[name]
+    if isinstance(schema[name].dataType, BinaryType):
+        return F.base64(column)
+    if isinstance(schema[name].dataType, FloatType | DoubleType):
+        return (column + F.lit(0.0)).cast("string")  # -0.0 is a key like 0.0, as anywhere in Spark
+    return column.cast("string")
+
+
+class _Processor(StatefulProcessor):  # type: ignore[misc]  # PySpark is not typed
+    """Executor: `signoff.state.folding` on Spark's state store."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._kept = _SparkKept(handle)
+
+    def handleInputRows(  # noqa: N802
+        self,
+        key: Any,
+        rows: Iterator[Row],
+        timerValues: TimerValues,  # noqa: N803
+    ) -> Iterator[Row]:
+        arrivals = (Arrival(row[_NUMBER], row[_ID], row[PAYLOAD], row[_ENDS], row[_AT]) for row in rows)
+        now = timerValues.getCurrentProcessingTimeInMs()
+        yield from map(_row, fold(self._rules, self._kept, arrivals, now))
+
+    def handleExpiredTimer(  # noqa: N802
+        self,
+        key: Any,
+        timerValues: TimerValues,  # noqa: N803
+        expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803
+    ) -> Iterator[Row]:
+        yield from map(_row, expire(self._rules, self._kept, timerValues.getCurrentProcessingTimeInMs()))
+
+    def close(self) -> None:
+        pass
+
+
+def _row(one: Said) -> Row:
+    values = (one.event_id, one.numbers, one.payload, one.opened, one.closed)
+    return Row(**dict(zip((EVENT_ID, ORIGIN, PAYLOAD, _OPENED, _CLOSED), values, strict=True)))
+
+
+class _SparkKept:
+    """What Spark keeps for the key it is at."""
+
+    def __init__(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._head = handle.getValueState("head", _HEAD)
+        self._events = handle.getListState("events", _EVENT)
+
+    def head(self) -> Head | None:
+        found = self._head.get()
+        return None if found is None else Head(*found)
+
+    def events(self) -> Iterable[tuple[int, str]]:
+        return [(int(number), str(payload)) for number, payload in self._events.get()]
+
+    def keep(self, head: Head, events: Sequence[tuple[int, str]]) -> None:
+        self._head.update(astuple(head))
+        self._events.appendList(list(events))
+
+    def clear(self) -> None:
+        self._head.clear()
+        self._events.clear()
+
+    def wake_at(self, deadline: int) -> None:
+        self._handle.registerTimer(deadline)
+
+    def let_sleep(self, deadline: int) -> None:
+        self._handle.deleteTimer(deadline)
+
+
+@dataclass(frozen=True)
+class _WriteResults:
+    """Executor: a task's results, into a part of the link; and by how many the open groups became more."""
+
+    sink: Sink
+    batch: BatchRef
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        changes: Counter[int] = Counter()
+        part = write_part(self.sink, self.batch, self._results(batches, changes))
+        found = {"part": pa.array([part], pa.binary()), "changes": pa.array([json.dumps(changes)])}
+        yield pa.RecordBatch.from_pydict(found)
+
+    @staticmethod
+    def _results(batches: Iterable[pa.RecordBatch], changes: Counter[int]) -> Iterator[pa.RecordBatch]:
+        for rows in batches:
+            changes.update(rows.column(_OPENED).drop_null().to_pylist())
+            changes.subtract(rows.column(_CLOSED).drop_null().to_pylist())
+            yield rows.filter(rows.column(EVENT_ID).is_valid()).select([EVENT_ID, ORIGIN, PAYLOAD])
+
+
+def state_shape(keys: Sequence[str], columns: Mapping[str, DataType]) -> str:
+    """What the state of a fold depends on: its keys, and the types of what its events have."""
+    kinds = {name: kind.simpleString() for name, kind in columns.items() if name not in (UNTIL, AT)}
+    return json.dumps({"keys": list(keys), "columns": kinds})
+
+
+def check_fold(graph: Graph, joint: FoldJoint, columns: Mapping[str, DataType]) -> None:
+    """Raises PipelineError where open groups hold events that the fold, as it is now, could not read.
+
+    Columns may come and go: an event that was kept without one has null there.
+    """
+    groups = OpenGroups(open_groups_path(buffer_place(graph, joint.source)), readonly=True)
+    try:
+        known, number = groups.shape, groups.number
+    finally:
+        groups.close()
+    if not known or not number:
+        return
+    before, now = json.loads(known), json.loads(state_shape(joint.fold.keys, columns))
+    kept = before["columns"].keys() & now["columns"].keys()
+    changed = next((name for name in sorted(kept) if before["columns"][name] != now["columns"][name]), None)
+    if before["keys"] != now["keys"]:
+        what, at = f'other "keys" ({said(before["keys"])})', "keys"
+    elif changed is not None:
+        what, at = f'column "{changed}" as {before["columns"][changed]}', "input"
+    else:
+        return
+    raise PipelineError(
+        [
+            joint.node.problem(
+                "state-changed",
+                f"has {number} open group{'' if number == 1 else 's'} that began with {what}",
+                at=at,
+                hint="run the pipeline as it was until they have ended; "
+                "or give the step another name: its state begins anew, and the old groups never end",
+            )
+        ]
+    )

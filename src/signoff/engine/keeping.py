@@ -1,0 +1,132 @@
+"""What the queries that keep state have in common: a Structured Streaming query from one link into another.
+
+The order is the promise, as for any batch: results are durable in their link before the batch is recorded, it
+is recorded before Spark commits the state, and rows are removed from the log in front only after that. Killed
+in between, Spark brings the same batch again with the same state, and its results are recognised.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+from pyspark import TaskContext
+
+from signoff.engine.division import KeepingSourceConfig
+from signoff.engine.poison import last_line
+from signoff.engine.query import Shared
+from signoff.engine.stream import StreamQuery
+from signoff.errors import EngineError, PermanentError, TransientError
+from signoff.ledger.outcome import SinkState
+from signoff.ledger.sequences import from_range
+from signoff.pipeline.secrets import redact
+from signoff.sinks.contract import BatchRef, Part, Sink
+from signoff.sinks.retry import next_wait_s
+from signoff.state.windowing import MARK_ID, RESULTS
+
+logger = logging.getLogger(__name__)
+
+
+class KeepingQuery(StreamQuery):
+    """The state of one step that was cut out of its pipeline."""
+
+    settings: ClassVar[dict[str, str]] = {}
+    """Of its own session."""
+
+    def __init__(self, shared: Shared, source: str) -> None:
+        super().__init__(shared, source)
+        assert isinstance(self.config, KeepingSourceConfig)
+        self._name = self.config.name
+        self._waits_for_results = self.config.waits_for_results
+        self._sink_name = self._name + RESULTS
+        self._results = self.runner.sinks[self._sink_name]
+        for name, value in self.settings.items():
+            self.spark.conf.set(name, value)
+
+    def comes_again(self, batch: BatchRef) -> bool:
+        """Until Spark has committed it: what it handed on must be recognised."""
+        last = self.checkpoint.last_batch()
+        if last is None or last == self.checkpoint.last_batch("commits"):
+            return False
+        return batch == self._as_handed(self._batch_ref(last), last)
+
+    @staticmethod
+    def _as_handed(batch: BatchRef, batch_id: int) -> BatchRef:
+        """As what the results of a batch are known: by its range, or without events by Spark's number."""
+        return batch if batch.start < batch.end else replace(batch, replay=batch_id + 1)
+
+    def _commit(self, batch: BatchRef, parts: Sequence[bytes]) -> None:
+        """Hand the results of a batch on."""
+        attempts = 0
+        while True:
+            try:
+                self._results.sink.commit(batch, parts)
+                return
+            except PermanentError:
+                raise
+            except TransientError as error:
+                attempts += 1
+                wait = next_wait_s(self._results.config.retry, attempts)
+                logger.warning(
+                    'results of "%s" cannot be handed on (attempt %d, next in %.1f s): %s',
+                    self._name, attempts, wait, redact(last_line(error)),
+                )  # fmt: skip
+                self.shared.control.wait(wait)
+
+    def _record(self, batch: BatchRef) -> None:
+        """Tell the ledger that the rows of a batch are in the state."""
+        if batch.start == batch.end:
+            return
+        ledger = self.shared.ledger
+        known = ledger.open_batch(batch.source, batch.start, batch.end, [self._sink_name])
+        state = known.sinks.get(self._sink_name)
+        if known.settled or (state is not None and state.handed is not None):
+            return
+        waiting = self._rows(batch) if self._waits_for_results else BitMap64()
+        wait = SinkState(done=False, attempts=1, since=time.time(), owed=(), handed=waiting)
+        ledger.record(
+            batch.source,
+            batch.start,
+            batch.end,
+            delivered=from_range(batch.start, batch.end) - waiting,
+            outcomes=[],
+            sinks={self._sink_name: wait if waiting else SinkState(done=True)},
+            owed=waiting,
+        )
+
+    def _rows(self, batch: BatchRef) -> BitMap64:
+        """The events of a batch that are rows, and not marks."""
+        found = BitMap64()
+        for first, events in self.log.read(batch.start, batch.end, ["message_id"]):
+            marks = pc.starts_with(events.column("message_id"), MARK_ID)
+            found |= BitMap64((np.flatnonzero(~np.asarray(marks)) + first).tolist())
+        return found
+
+
+def write_part(sink: Sink, batch: BatchRef, results: Iterable[pa.RecordBatch]) -> bytes | None:
+    """Executor: a task's results, into a part of the link."""
+    context = TaskContext.get()
+    assert context is not None
+    writer = sink.open(Part(batch, context.partitionId(), context.taskAttemptId()))
+    try:
+        for rows in results:
+            if rows.num_rows and (refused := writer.write(rows)):
+                raise EngineError(f"a result cannot be handed on: {refused[0].reason}")
+        return writer.close()
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def said(value: object) -> str:
+    """What a state was begun with, for a message."""
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."
