@@ -14,6 +14,7 @@ from signoff.ledger import DeadLetters, Ledger, RunLock
 from signoff.ledger.departures import Departure
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
+from signoff.watch.folds import Fold, read_folds
 from signoff.watch.windows import Window, read_windows
 
 _KEY_VALUES = 5
@@ -50,6 +51,7 @@ def read_status(graph: Graph) -> dict[str, Any]:
             "left_at": [_departure(departure) for departure in ledger.departures()],
             "buffers": {name: buffer.as_dict() for name, buffer in read_buffers(graph, ledger).items()},
             "windows": {name: _window(window) for name, window in read_windows(graph).items()},
+            "folds": {name: _fold(fold) for name, fold in read_folds(graph).items()},
             "dead_letters": letters.count(),
         }
 
@@ -104,6 +106,10 @@ def _window(window: Window) -> dict[str, Any]:
     }
 
 
+def _fold(fold: Fold) -> dict[str, Any]:
+    return {"open_groups": fold.open_groups, "next_ends_at": when(fold.next_ends_at)}
+
+
 def _sink(name: str, ledger: Ledger) -> dict[str, Any]:
     totals = ledger.sink_totals().get(name)
     return {
@@ -150,6 +156,11 @@ def _print(found: dict[str, Any]) -> None:
         ]
         typer.echo(table(["buffer", "sink", "waiting", ""], rows, right=["waiting"]))
     _print_windows(found["windows"])
+    if found["folds"]:
+        rows = [
+            [name, fold["open_groups"], fold["next_ends_at"] or "-"] for name, fold in found["folds"].items()
+        ]
+        typer.echo(table(["fold", "open groups", "the next ends"], rows, right=["open groups"]))
     if found["dead_letters"]:
         typer.echo(f"{found['dead_letters']} dead letters; signoff dead-letters list FILE shows them")
 
