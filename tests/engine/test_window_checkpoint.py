@@ -34,3 +34,14 @@ def test_a_torn_checkpoint_of_a_window_says_what_to_do(tmp_path: Path) -> None:
         WindowQuery.start(query)
     with pytest.raises(EngineError, match="damaged at batch 0"):
         checkpoint.watermark_ms(0)
+
+
+def test_what_a_kill_left_half_written_does_not_keep_a_query_from_its_first_batch(tmp_path: Path) -> None:
+    graph: Any = SimpleNamespace(state=tmp_path, downstream=lambda _: set(), nodes={})
+    checkpoint = Checkpoint(graph, "counts.buffer")
+    (checkpoint.path / "offsets").mkdir(parents=True)
+    (checkpoint.path / "metadata").write_text('{"id": "x"}')
+    left = checkpoint.path / "offsets" / ".0.382eaccb.tmp"
+    left.touch()
+    checkpoint.mend(0)
+    assert checkpoint.exists() and not left.exists()

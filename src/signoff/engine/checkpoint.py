@@ -103,6 +103,7 @@ class Checkpoint:
             if self.path.exists():
                 self._set_aside()
             return
+        self._sweep()
         try:
             json.loads((self.path / "metadata").read_text())
             self._check_commit()
@@ -137,6 +138,12 @@ class Checkpoint:
         if len(lines) < 2:
             raise EngineError(f"the checkpoint {self.path} is damaged at the commit of batch {last}")
         json.loads(lines[1])
+
+    def _sweep(self) -> None:
+        """Remove what a kill left half written: Spark refuses to begin where its logs are not quite empty."""
+        for log in ("offsets", "commits"):
+            for left in (self.path / log).glob(".*.tmp*"):
+                left.unlink(missing_ok=True)
 
     def _set_aside(self) -> None:
         self.path.rename(self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}"))
