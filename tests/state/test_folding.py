@@ -144,4 +144,4 @@ def test_open_groups_are_counted_by_deadline_and_a_batch_that_is_done_again_once
     assert (groups.number, groups.next_deadline) == (1, None)
     groups.note(0, {3000: 1})  # Spark has begun anew
     assert (groups.number, groups.next_deadline) == (1, 3000)
-    groups.close()
+    groups.close_store()

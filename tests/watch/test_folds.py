@@ -40,7 +40,7 @@ def test_open_groups_are_shown_and_when_the_next_one_ends(file: Path) -> None:
     ):
         groups = OpenGroups(file.parent / f"state/links/{name}.buffer/groups.db")
         groups.note(0, changes)
-        groups.close()
+        groups.close_store()
     assert read_folds(load(file)) == {"by_time": Fold(3, 1_619_827_200.0), "by_count": Fold(4, None)}
     told = CliRunner().invoke(app, ["status", str(file)]).stdout.splitlines()
     assert "by_time             3  2021-05-01T00:00:00Z" in told

@@ -228,7 +228,7 @@ def check_fold(graph: Graph, joint: FoldJoint, columns: Mapping[str, DataType]) 
     try:
         known, number = groups.shape, groups.number
     finally:
-        groups.close()
+        groups.close_store()
     if not known or not number:
         return
     before, now = json.loads(known), json.loads(state_shape(joint.fold.keys, columns))

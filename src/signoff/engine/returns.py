@@ -99,9 +99,7 @@ class ResultsBearer(ABC):
                 whole = False
                 continue
             if new:
-                if (
-                    not loaded
-                ):  # many batches may wait: they are looked at only when there is something to tell
+                if not loaded:  # of many that may wait: only when there is something to tell
                     self._load()
                     loaded = True
                 if self._loaded:

@@ -214,7 +214,7 @@ class Run:
                     if groups.next_deadline is not None:
                         return True
                 finally:
-                    groups.close()
+                    groups.close_store()
         return False
 
     def _finish(self, on_tick: Callable[[Run], None]) -> None:

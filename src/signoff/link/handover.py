@@ -132,6 +132,15 @@ class HandoverSink(Sink):
                 for part in self._place.parts.glob(f"{batch.key}.*"):
                     part.unlink(missing_ok=True)
 
+    def append_sign(self, message_id: str, payload: bytes) -> None:
+        """Append an event that is no row. Raises LogError, StateError or OSError."""
+        origin = pa.nulls(1, pa.int64())
+        sign = as_events(pa.array([payload], pa.binary()), pa.array([message_id]), origin)
+        with self._lock:
+            log, _ = self._open()
+            log.append_all([sign])
+            log.sync()
+
     def _append(self, batch: BatchRef, events: pa.Table) -> None:
         log, notes = self._open()
         log.sync()  # of a batch that found no room on the disk the last time

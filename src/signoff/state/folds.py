@@ -16,7 +16,6 @@ import pyarrow as pa
 from signoff.errors import LogError, StateError, TransientError
 from signoff.link.handover import HandoverConfig, HandoverSink, PartWriter, as_events
 from signoff.sinks.contract import EVENT_ID, ORIGIN, Part, Refusal, Writer
-from signoff.sources.contract import EVENT_SCHEMA
 from signoff.state.windowing import MARK_ID
 
 PAYLOAD = "payload"
@@ -34,13 +33,10 @@ class FoldIntake(HandoverSink):
 
     def tick(self) -> None:
         """Have Spark do a batch. Tried again later if it does not work."""
-        with self._lock:
-            try:
-                log, _ = self._open()
-                log.append_all([_tick()])
-                log.sync()
-            except (LogError, StateError, OSError):
-                return
+        try:
+            self.append_sign(f"{MARK_ID}{time.time_ns() // 1000}", b"{}")
+        except (LogError, StateError, OSError):
+            return
 
 
 class FoldResultsConfig(HandoverConfig):
@@ -65,19 +61,3 @@ class _ResultWriter(PartWriter):
         except OSError as error:
             raise TransientError(f"{self._path}: {error.strerror}") from error
         return []
-
-
-def _tick() -> pa.RecordBatch:
-    now = time.time_ns() // 1000
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([b"{}"], pa.binary()),
-            pa.nulls(1, EVENT_SCHEMA.field("headers").type),
-            pa.array([f"{MARK_ID}{now}"]),
-            pa.array([now], pa.int64()).cast(pa.timestamp("us", "UTC")),
-            pa.nulls(1, pa.int64()),
-            pa.nulls(1, pa.int64()),
-            pa.nulls(1, pa.string()),
-        ],
-        schema=EVENT_SCHEMA,
-    )

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from signoff.ledger.store import Store
 from signoff.sinks.contract import BatchRef
+from signoff.state.noted import StateNotes
 
 _VERSION = 1
 _SCHEMA = """
@@ -73,7 +74,7 @@ class Seen:
     """The latest end of their windows."""
 
 
-class Marks:
+class Marks(StateNotes):
     """The mark of one window step. The driver alone writes it; others may read."""
 
     def __init__(
@@ -85,7 +86,7 @@ class Marks:
         readonly: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._store = Store(path, schema=_SCHEMA, version=_VERSION, readonly=readonly)
+        super().__init__(Store(path, schema=_SCHEMA, version=_VERSION, readonly=readonly))
         self._progress, self._sources, self._clock = progress, frozenset(sources), clock
         self._began = clock()
 
@@ -248,20 +249,7 @@ class Marks:
                 )
             db.execute("DELETE FROM late WHERE source = ? AND start < ?", (source, upto))
 
-    # -- what the state is made for
-
-    @property
-    def shape(self) -> str:
-        """What the state was begun with; '' before."""
-        with self._store.read() as db:
-            return str(db.execute("SELECT shape FROM reached").fetchone()["shape"])
-
-    def begin(self, shape: str) -> None:
-        with self._store.write() as db:
-            db.execute("UPDATE reached SET shape = ?", (shape,))
-
-    def close_store(self) -> None:
-        self._store.close()
+    # -- behind them
 
     def _found(self, db: sqlite3.Connection) -> int | None:
         """Where the slowest source is; one that is silent for long, and has no batch under way, is not waited

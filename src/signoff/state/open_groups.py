@@ -12,6 +12,7 @@ from pathlib import Path
 from signoff.ledger.store import Store
 from signoff.link.handover import LinkPlace
 from signoff.state.folding import NEVER
+from signoff.state.noted import StateNotes
 
 _VERSION = 1
 _SCHEMA = """
@@ -21,11 +22,11 @@ INSERT INTO reached VALUES (-1, '')
 """
 
 
-class OpenGroups:
+class OpenGroups(StateNotes):
     """The open groups of one fold. The driver alone writes it; others may read."""
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
-        self._store = Store(path, schema=_SCHEMA, version=_VERSION, readonly=readonly)
+        super().__init__(Store(path, schema=_SCHEMA, version=_VERSION, readonly=readonly))
 
     def note(self, batch: int, changes: Mapping[int, int]) -> None:
         """By how many the groups with a deadline became more. `batch`: the number Spark gave it."""
@@ -55,19 +56,6 @@ class OpenGroups:
         with self._store.read() as db:
             found = db.execute("SELECT min(deadline) FROM open WHERE deadline <> ?", (NEVER,)).fetchone()[0]
         return None if found is None else int(found)
-
-    @property
-    def shape(self) -> str:
-        """What the state was begun with; '' before."""
-        with self._store.read() as db:
-            return str(db.execute("SELECT shape FROM reached").fetchone()["shape"])
-
-    def begin(self, shape: str) -> None:
-        with self._store.write() as db:
-            db.execute("UPDATE reached SET shape = ?", (shape,))
-
-    def close(self) -> None:
-        self._store.close()
 
 
 def open_groups_path(place: LinkPlace) -> Path:

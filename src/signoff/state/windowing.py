@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,12 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from signoff.errors import LogError, StateError, TransientError
-from signoff.link.handover import HandoverConfig, HandoverSink, LinkPlace, PartWriter, WhenFull
+from signoff.link.handover import HandoverConfig, HandoverSink, LinkPlace, PartWriter
 from signoff.pipeline.model import SinkConfig
 from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Part, Refusal, Sink, Writer
 from signoff.sinks.jsontext import json_objects
 from signoff.sinks.refusal import fit
-from signoff.sources.contract import EVENT_SCHEMA
 from signoff.state.marks import Marks, Progress, Seen
 from signoff.state.panes import Numbers, Panes
 from signoff.state.partial import ORIGIN as FIRST
@@ -118,14 +116,11 @@ class WindowIntake(HandoverSink):
             self._give(mark)
 
     def _give(self, mark: int) -> None:
-        with self._lock:
-            try:
-                log, _ = self._open()
-                log.append_all([_marker(mark)])
-                log.sync()
-                self.marks.tell(mark)
-            except (LogError, StateError, OSError):
-                return
+        try:
+            self.append_sign(f"{MARK_ID}{mark}", json.dumps({MARK: mark}).encode())
+            self.marks.tell(mark)
+        except (LogError, StateError, OSError):
+            return
 
     def release(self) -> None:
         super().release()
@@ -324,34 +319,3 @@ def _together(said: Sequence[Mapping[str, Any]], wanted: int | None) -> Seen | N
         tail=tuple(tail[-wanted:]) if wanted else (),
         last_end=max(part["end"] for part in said),
     )
-
-
-def _marker(mark: int) -> pa.RecordBatch:
-    """An event of the link's log that says how far time has come."""
-    now = pa.array([time.time_ns() // 1000], pa.int64())
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([json.dumps({MARK: mark}).encode()], pa.binary()),
-            pa.nulls(1, EVENT_SCHEMA.field("headers").type),
-            pa.array([f"{MARK_ID}{mark}"]),
-            now.cast(pa.timestamp("us", "UTC")),
-            pa.nulls(1, pa.int64()),
-            pa.nulls(1, pa.int64()),
-            pa.nulls(1, pa.string()),
-        ],
-        schema=EVENT_SCHEMA,
-    )
-
-
-__all__ = [
-    "LATENESS",
-    "MARK",
-    "RESULTS",
-    "STATE",
-    "TIME",
-    "LateCount",
-    "LateCountConfig",
-    "WhenFull",
-    "WindowIntake",
-    "WindowIntakeConfig",
-]

@@ -60,7 +60,19 @@ class LastEvents(Config):
     """How many of the newest events are looked at."""
 
 
-class WindowConfig(Transform):
+class _WithLate(Transform):
+    """A step with a second output, for late events."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return ("late",)
+
+    @property
+    def has_main_output(self) -> bool:
+        return True
+
+
+class WindowConfig(_WithLate):
     summary: ClassVar[str] = "Aggregate events by keys in windows of event time; late ones leave apart."
     example: ClassVar[str] = (
         "size: 10m\ntime: eventTime\nkeys: [stationId]\naggregates: {count: count(*)}\n"
@@ -111,14 +123,6 @@ class WindowConfig(Transform):
         if self.earliest.timestamp() <= 0:
             raise ValueError('"earliest" must be after 1970-01-01')
         return self
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return ("late",)
-
-    @property
-    def has_main_output(self) -> bool:
-        return True
 
     @property
     def needed_outputs(self) -> tuple[str, ...]:
@@ -189,7 +193,7 @@ class WindowConfig(Transform):
         return {None: begin_again(made, columns, view.frame), "late": found["late"]}
 
 
-class WindowInput(Transform):
+class WindowInput(_WithLate):
     """The part of a window in front of its state. Made by the engine, never written by users."""
 
     type: Literal["window_input"] = "window_input"
@@ -197,14 +201,6 @@ class WindowInput(Transform):
     window: WindowConfig
     late_is_read: bool
     """Somebody reads the late events; else they are dropped, and counted."""
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return ("late",)
-
-    @property
-    def has_main_output(self) -> bool:
-        return True
 
     def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
         window, frame = self.window, view.frame

@@ -31,4 +31,4 @@ def _read(graph: Graph, name: str) -> Fold:
         deadline = groups.next_deadline
         return Fold(groups.number, None if deadline is None else deadline / 1000)
     finally:
-        groups.close()
+        groups.close_store()
