@@ -12,7 +12,8 @@ import pytest
 from pyroaring import BitMap64
 
 from signoff import load
-from signoff.engine.division import FoldJoint, all_joints, buffer_place, handover
+from signoff.engine.division import all_joints
+from signoff.engine.joints import FoldJoint, buffer_place, handover
 from signoff.engine.returns import build_returns
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import Outcome, RowOutcome, RowRef, SinkState

@@ -13,7 +13,8 @@ from pyroaring import BitMap64
 
 from signoff import load
 from signoff.engine.buffers import read_buffers
-from signoff.engine.division import WindowJoint, all_joints, buffer_place, handover
+from signoff.engine.division import all_joints
+from signoff.engine.joints import WindowJoint, buffer_place, handover
 from signoff.engine.returns import ResultsBearer, build_returns
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import Outcome, RowOutcome, RowRef, SinkState

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from signoff import load
-from signoff.engine.division import WindowJoint, all_joints
+from signoff.engine.division import all_joints
+from signoff.engine.joints import WindowJoint
 from signoff.engine.windows import check_shape, graph_marks
 from signoff.errors import PipelineError
 from signoff.pipeline.graph import Graph

@@ -15,7 +15,8 @@ from typing import Protocol
 import numpy as np
 from pyroaring import BitMap64
 
-from signoff.engine.division import ResultsJoint, all_joints, buffer_place, buffers_on_disk, handover
+from signoff.engine.division import all_joints, buffers_on_disk
+from signoff.engine.joints import ResultsJoint, buffer_place, handover
 from signoff.engine.letters import to_store
 from signoff.engine.query import SourceQuery
 from signoff.engine.verdict import BY_POLICY

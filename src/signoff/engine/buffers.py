@@ -8,7 +8,8 @@ from typing import Any
 from pyroaring import BitMap64
 
 from signoff.engine.answers import left_behind
-from signoff.engine.division import NO_LIMIT, Joint, all_joints, buffer_place, buffers_on_disk
+from signoff.engine.division import all_joints, buffers_on_disk
+from signoff.engine.joints import NO_LIMIT, Joint, buffer_place
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BUFFER, Account
 from signoff.log import LogReader

@@ -22,8 +22,9 @@ from pyspark.sql import SparkSession
 from signoff.engine.answers import Bearer, build_bearers
 from signoff.engine.buffers import read_buffers
 from signoff.engine.control import Control, GaveUp
-from signoff.engine.division import FoldJoint, FoldSourceConfig, StateSourceConfig, WindowJoint, all_joints
+from signoff.engine.division import all_joints
 from signoff.engine.folds import FoldQuery
+from signoff.engine.joints import FoldJoint, FoldSourceConfig, StateSourceConfig, WindowJoint
 from signoff.engine.parts import build_parts
 from signoff.engine.query import Shared, SourceQuery
 from signoff.engine.ranges import RangeQuery

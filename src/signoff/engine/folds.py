@@ -25,7 +25,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import BinaryType, DataType, DoubleType, FloatType, StructType
 
-from signoff.engine.division import FoldJoint, FoldSourceConfig, buffer_place
+from signoff.engine.joints import FoldJoint, FoldSourceConfig, buffer_place
 from signoff.engine.keeping import KeepingQuery, said, write_part
 from signoff.engine.query import Shared
 from signoff.errors import PipelineError

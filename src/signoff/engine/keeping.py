@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 from pyspark import TaskContext
 
-from signoff.engine.division import KeepingSourceConfig
+from signoff.engine.joints import KeepingSourceConfig
 from signoff.engine.poison import last_line
 from signoff.engine.query import Shared
 from signoff.engine.stream import StreamQuery

@@ -9,8 +9,9 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from signoff.engine.compile import Plan, compile_source
 from signoff.engine.control import Control
-from signoff.engine.division import Division, FoldJoint, Joint, WindowJoint, divide
+from signoff.engine.division import Division, divide
 from signoff.engine.folds import check_fold
+from signoff.engine.joints import FoldJoint, Joint, WindowJoint
 from signoff.engine.query import Shared
 from signoff.engine.serving import build_sinks
 from signoff.engine.windows import check_shape

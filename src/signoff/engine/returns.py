@@ -18,7 +18,8 @@ from typing import Any
 from pyroaring import BitMap64
 
 from signoff.engine.answers import LedgerAnswers
-from signoff.engine.division import KeepingJoint, WindowJoint, all_joints, buffer_place
+from signoff.engine.division import all_joints
+from signoff.engine.joints import KeepingJoint, WindowJoint, buffer_place
 from signoff.engine.query import SourceQuery
 from signoff.errors import SignoffError
 from signoff.ledger.batches import Answer

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Literal
 
 from signoff.engine.children import Child
-from signoff.engine.division import FoldJoint, WindowJoint, all_joints, buffer_place
+from signoff.engine.division import all_joints
+from signoff.engine.joints import FoldJoint, WindowJoint, buffer_place
 from signoff.errors import StateError
 from signoff.intake import Job, Status, read_status
 from signoff.ledger.ledger import Ledger

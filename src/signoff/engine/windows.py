@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from signoff.engine.division import StateSourceConfig, WindowJoint, buffer_place
+from signoff.engine.joints import StateSourceConfig, WindowJoint, buffer_place
 from signoff.engine.keeping import KeepingQuery, said, write_part
 from signoff.engine.query import Shared
 from signoff.errors import PipelineError

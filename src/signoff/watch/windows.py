@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from signoff.engine.division import buffer_place
+from signoff.engine.joints import buffer_place
 from signoff.ledger.outcome import BUFFER
 from signoff.pipeline.graph import Graph
 from signoff.state.marks import Marks, Progress
