@@ -82,6 +82,12 @@ class Completed:
     output: str
 
 
+def _with_the_tests() -> str:
+    """Where a run looks for modules: also here, for the functions that pipelines of tests name."""
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return os.pathsep.join(dict.fromkeys([str(Path(__file__).parents[2]), *filter(None, known)]))
+
+
 class Running:
     """A run that goes on: a process, and a file with what it prints."""
 
@@ -89,7 +95,13 @@ class Running:
         self._output = output
         with output.open("ab") as file:
             self._process = subprocess.Popen(
-                command, stdin=stdin, stdout=file, stderr=file, start_new_session=True, cwd=output.parent
+                command,
+                stdin=stdin,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+                cwd=output.parent,
+                env={**os.environ, "PYTHONPATH": _with_the_tests()},
             )
         self.pid = self._process.pid
 
