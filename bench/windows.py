@@ -156,6 +156,8 @@ class Bench:
         (log / "lock").unlink(missing_ok=True)
         control = Control()
         engine = Engine(graph, control, self._spark)
+        for query in engine.queries.values():
+            query.spark.streams.addListener(self._state)  # each has a session of its own
         threading.Thread(target=_stop_when_idle, args=(engine, control), daemon=True).start()
         gave_up = engine.run()
         engine.close()

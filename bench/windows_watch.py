@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +12,11 @@ import psutil
 from pyspark.sql.streaming import StreamingQueryListener
 
 _LOOK_S = 0.25
-_LOOKS_AT_MEMORY = 4
+_LOOKS_AT_MEMORY = 8
 
 
 class Watch:
-    """CPU time and peak memory of some processes while a block runs.
+    """CPU time and peak memory of some processes while a block runs; what the looking costs is not counted.
 
     Each process is counted for itself, up to when it was last seen: what its parent says of it after its end
     would be missing where nobody waited for it, and in its place is what it used before the block.
@@ -25,6 +26,7 @@ class Watch:
         self._processes, self._over = processes, threading.Event()
         self._before: dict[psutil.Process, float] = {}
         self._last: dict[psutil.Process, float] = {}
+        self._looking = 0.0
         self.peak_mb = 0.0
 
     def __enter__(self) -> Watch:
@@ -40,7 +42,8 @@ class Watch:
 
     @property
     def cpu_seconds(self) -> float:
-        return sum(used - self._before.get(process, 0.0) for process, used in self._last.items())
+        used = sum(used - self._before.get(process, 0.0) for process, used in self._last.items())
+        return used - (self._looking if psutil.Process() in self._last else 0.0)
 
     def _cpu(self) -> dict[psutil.Process, float]:
         used: dict[psutil.Process, float] = {}
@@ -57,6 +60,7 @@ class Watch:
             looks += 1
             if looks % _LOOKS_AT_MEMORY == 0:
                 self.peak_mb = max(self.peak_mb, self._memory_mb())
+        self._looking = time.thread_time()
 
     def _memory_mb(self) -> float:
         total = 0

@@ -13,7 +13,13 @@ from typing import Any
 
 from pyspark import daemon
 
-_OF_TASKS = ("pandas", "pyarrow.compute", "pyspark.sql.pandas.serializers", "signoff.engine.delivery")
+_OF_TASKS = (
+    "pandas",
+    "pyarrow.compute",
+    "pyspark.sql.pandas.serializers",
+    "signoff.engine.delivery",
+    "signoff.engine.early",
+)
 
 
 _worker = daemon.worker

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from signoff.engine.control import GaveUp, Interrupted
+from signoff.engine.early import early_of
 from signoff.engine.parking import Parking
 from signoff.engine.poison import last_line
 from signoff.engine.query import Shared, SourceQuery
@@ -59,7 +60,12 @@ class RangeQuery(SourceQuery):
         self.log_directory.mkdir(parents=True, exist_ok=True)
         stamps = [MARK + name for name in self.runner.windows]
         reader = RangeReader(
-            self.spark, self.log_directory, self.config.encoding, self.most_tasks, stamps=stamps
+            self.spark,
+            self.log_directory,
+            self.config.encoding,
+            self.most_tasks,
+            stamps=stamps,
+            derive=early_of(self.shared.graph, self.source, self.spark),
         )
         self.runner.standing = StandingPass(
             self.source,

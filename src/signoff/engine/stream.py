@@ -10,7 +10,7 @@ import logging
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming import DataStreamReader, StreamingQuery
 
 from signoff.engine.batch import touch
 from signoff.engine.checkpoint import Checkpoint
@@ -51,7 +51,7 @@ class StreamQuery(SourceQuery):
         first = self.checkpoint.first
         self._first = self.shared.ledger.books(self.source).next if first is None else first
         stream = (
-            self.spark.readStream.format("signoff")
+            self._reader()
             .options(
                 path=str(self.log_directory),
                 encoding=self.config.encoding,
@@ -70,6 +70,10 @@ class StreamQuery(SourceQuery):
             .option("checkpointLocation", str(self.checkpoint.path))
             .start()
         )
+
+    def _reader(self) -> DataStreamReader:
+        """Who reads the log."""
+        return self.spark.readStream.format("signoff")
 
     def _begin(self, stream: DataFrame) -> DataFrame:
         """What is computed of the events of the log."""

@@ -15,11 +15,13 @@ from typing import ClassVar
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming import DataStreamReader
 from pyspark.sql.types import StructType
 
 from signoff.engine.joints import StateSourceConfig, WindowJoint, buffer_place
 from signoff.engine.keeping import KeepingQuery, said, write_part
 from signoff.engine.query import Shared
+from signoff.engine.rows_source import parsed_rows, rows_stream
 from signoff.errors import PipelineError
 from signoff.pipeline.graph import Graph
 from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Sink
@@ -69,9 +71,11 @@ class WindowQuery(KeepingQuery):
         """Everything in the log is in the state, and what it has closed is handed on."""
         return super().idle and self._marks.all_given
 
+    def _reader(self) -> DataStreamReader:
+        return rows_stream(self.spark, self._schema)
+
     def _begin(self, stream: DataFrame) -> DataFrame:
-        rows = stream.select(F.from_json("payload", self._schema).alias("row")).select("row.*")
-        return merged(self._window, self._name, rows)
+        return merged(self._window, self._name, parsed_rows(stream, self._schema))
 
     @property
     def _output_mode(self) -> str:

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -32,7 +32,15 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    BinaryType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from signoff.errors import LogError
 from signoff.log.columns import Encoding, to_rows, united, without
@@ -282,6 +290,17 @@ class ToldRange:
 _TOLD = "signoff.range"
 
 
+class Derive(Protocol):
+    """Makes further columns of rows as they are read."""
+
+    @property
+    def fields(self) -> Sequence[StructField]:
+        """The further columns."""
+
+    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Executor: the rows, with the further columns behind the others."""
+
+
 class RangeReader:
     """One DataFrame for any range of a log: planned once, and told with each job what to read.
 
@@ -296,18 +315,23 @@ class RangeReader:
         encoding: Encoding = "utf-8",
         most_tasks: int | None = None,
         stamps: Sequence[str] = (),
+        derive: Derive | None = None,
     ) -> None:
-        self.spark = spark
+        self.spark, self._derive = spark, derive
         self._most_tasks = most_tasks or spark.sparkContext.defaultParallelism
         options = LogOptions(directory, None, None, None, None, self._most_tasks, encoding)
         schema = LogDataSource({"path": str(directory), "encoding": encoding}).schema()
         self._reading = _Reading(options, to_arrow_schema(schema, timezone="UTC"))
         self._schema = _with_stamps(schema, stamps)
+        for field in derive.fields if derive else ():
+            self._schema = self._schema.add(field)
         self._stamps = tuple(stamps)
 
     def rows(self, tasks: int) -> DataFrame:
         """The rows of whatever range the job is told, read by so many tasks (see `tell`)."""
-        return self.spark.range(0, tasks, 1, tasks).mapInArrow(_ReadTold(self._reading), self._schema)
+        return self.spark.range(0, tasks, 1, tasks).mapInArrow(
+            _ReadTold(self._reading, self._derive), self._schema
+        )
 
     def tell(
         self, start: int, end: int, note: Any = None, stamps: Mapping[str, int | None] | None = None
@@ -337,15 +361,16 @@ def told_range() -> ToldRange:
 class _ReadTold:
     """Executor: each number that comes in stands for the part of that number, if there is one."""
 
-    def __init__(self, reading: _Reading) -> None:
-        self._reading = reading
+    def __init__(self, reading: _Reading, derive: Derive | None) -> None:
+        self._reading, self._derive = reading, derive
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         told = told_range()
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 if number < len(told.parts):
-                    yield from _stamped(self._reading.read(told.parts[number]), told.stamps)
+                    rows = _stamped(self._reading.read(told.parts[number]), told.stamps)
+                    yield from rows if self._derive is None else map(self._derive, rows)
 
 
 class _ReadParts:

@@ -10,10 +10,13 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from signoff.pipeline.model import TransformConfig
 from signoff.transforms.frame import View
+
+if TYPE_CHECKING:
+    from signoff.transforms.flat_json import FlatJson
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,11 @@ class Transform(TransformConfig):
     def unites(self) -> bool:
         """Makes one row of several events of a batch: a batch must always be read whole."""
         return False
+
+    def flat_json(self) -> FlatJson | None:
+        """Who may parse the payload in the place of this step while the log is read, and `compile` finds the
+        columns it made; None if nobody can, or it is not the payload that this step parses."""
+        return None
 
     @abstractmethod
     def compile(self, step: Step, view: View) -> Mapping[str | None, View]:

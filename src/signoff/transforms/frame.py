@@ -39,6 +39,8 @@ OTHERS = "_others"
 MARK = "_mark_"
 """Begins the name of a column that says, in microseconds, up to where a window was closed when the batch
 began; it has the same value in all rows of a batch."""
+EARLY = "_early_"
+"""Begins the names of columns that a step has made of the payload while the log was read."""
 ORIGIN = "_origin"
 """The one column of lineage that a user's DataFrame function sees and must keep."""
 
@@ -273,7 +275,7 @@ def begin(
         F.col("received_at").alias(RECEIVED_AT),
         F.col("error").isNull().alias(alive),
         F.col("error").alias(error),
-        *(name for name in df.columns if name.startswith(MARK)),
+        *(name for name in df.columns if name.startswith((MARK, EARLY))),
         *(F.col(logical).alias(physical) for logical, physical in names.items()),
     )
     frame.add_error(stage, error, policy)

@@ -43,7 +43,8 @@ class ParseCsvConfig(Transform):
         bad = F.col(value).isNull() | F.col(value)[_CORRUPT].isNotNull() | (F.trim(text) == F.lit(""))
         error = frame.compute(parsed, {"error": F.when(bad, F.coalesce(text, F.lit("")))})["error"]
         frame.add_error(step.name, error, self.on_error, _Describe(schema, self.separator))
-        return {None: parsed_view(frame.compute, parsed, error, value, schema, self.keep)}
+        fields = {name: F.col(value)[name] for name in schema.names}
+        return {None: parsed_view(parsed, error, fields, self.keep)}
 
 
 class _Describe:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pyspark.sql import Column
@@ -17,6 +17,7 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from signoff.pipeline.model import OnFailure
 from signoff.transforms.contract import FieldError, Step, Transform
+from signoff.transforms.flat_json import FlatJson, early_columns
 from signoff.transforms.frame import View
 
 CORRUPT = "__corrupt"
@@ -41,6 +42,11 @@ class ParseJsonConfig(Transform):
     keep: tuple[str, ...] = ()
     """Columns of the input that go on besides the parsed ones, such as `headers`."""
 
+    def flat_json(self) -> FlatJson | None:
+        if self.column != "payload":
+            return None
+        return FlatJson.of(parse_schema(self.schema_), self.timestamp_format)
+
     def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
         options = {"timestampFormat": self.timestamp_format} if self.timestamp_format else {}
         options |= {"dateFormat": self.date_format} if self.date_format else {}
@@ -61,18 +67,27 @@ def parse(
     """The rows whose text is one JSON object that fits the schema, with its fields as columns."""
     frame = view.frame
     text = F.col(text_column(column, view))
+    early, *values = early_columns(step.name, schema)
+    done = F.col(early) if early in frame.df.columns else F.lit(False)
     options = {"columnNameOfCorruptRecord": CORRUPT, "mode": "PERMISSIVE", **formats}
     with_corrupt = StructType([*schema.fields, StructField(CORRUPT, StringType())])
-    value = frame.compute(view, {"value": F.from_json(text, with_corrupt, options)})["value"]
+    made = F.when(~done, F.from_json(text, with_corrupt, options))
+    value = frame.compute(view, {"value": made})["value"]
     parsed = View(frame, view.alive, {**view.columns, "__value": value})
     whole = (
         _is_flat(text) | F.rlike(text, F.lit(_FLAT_OBJECT)) | (F.rlike(text, F.lit(_OBJECT)) & _alone(text))
     )
     bad = F.col(value).isNull() | F.col(value)[CORRUPT].isNotNull() | ~whole
-    reason = F.when(bad, F.coalesce(text, F.lit("")))
+    reason = F.when(~done & bad, F.coalesce(text, F.lit("")))
     error = frame.compute(parsed, {"error": reason})["error"]
     frame.add_error(step.name, error, policy, DescribeJson(schema, formats.get("timestampFormat")))
-    return parsed_view(frame.compute, parsed, error, value, schema, keep)
+    fields = {name: F.col(value)[name] for name in schema.names}
+    if early in frame.df.columns:
+        fields = {
+            name: F.when(done, F.col(column)).otherwise(fields[name])
+            for name, column in zip(schema.names, values, strict=True)
+        }
+    return parsed_view(parsed, error, fields, keep)
 
 
 def _is_flat(text: Column) -> Column:
@@ -89,12 +104,10 @@ def _alone(text: Column) -> Column:
     return F.coalesce((in_array == F.lit(1)) & (F.size(in_object) == F.lit(1)), F.lit(False))
 
 
-def parsed_view(
-    compute: Any, view: View, error: str, value: str, schema: StructType, keep: tuple[str, ...]
-) -> View:
-    """The rows without an error, with the fields of the parsed struct as columns."""
-    alive = compute(view, {"alive": F.col(error).isNull()})["alive"]
-    fields = compute(View(view.frame, alive, view.columns), {n: F.col(value)[n] for n in schema.names})
+def parsed_view(view: View, error: str, values: Mapping[str, Column], keep: tuple[str, ...]) -> View:
+    """The rows without an error, with these columns."""
+    alive = view.frame.compute(view, {"alive": F.col(error).isNull()})["alive"]
+    fields = view.frame.compute(View(view.frame, alive, view.columns), values)
     kept = {name: view.columns[name] for name in keep if name in view.columns}
     missing = [name for name in keep if name not in view.columns]
     if missing:

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from signoff.transforms.contract import FieldError, Step, Transform
+from signoff.transforms.flat_json import FlatJson
 from signoff.transforms.frame import View
 from signoff.transforms.parse_json import parse
 
@@ -25,9 +26,15 @@ class RowsConfig(Transform):
     columns: str
     """The rows' schema, as Spark writes it in JSON."""
 
+    @property
+    def _schema(self) -> StructType:
+        return StructType.fromJson(json.loads(self.columns))
+
+    def flat_json(self) -> FlatJson | None:
+        return FlatJson.of(self._schema, None)
+
     def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
-        schema = StructType.fromJson(json.loads(self.columns))
-        return {None: parse(step, view, schema, self.on_error)}
+        return {None: parse(step, view, self._schema, self.on_error)}
 
 
 def check_kept(schema: Mapping[str, DataType]) -> None:
