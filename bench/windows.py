@@ -20,7 +20,7 @@ those of the first three variants share Spark's JVM, which gives back little.
 
 Every result is held against what the simulation says should come out: see windows_input.py.
 
-    .venv/bin/python bench/windows.py [--events 1000000,5000000] [--rounds 2] [--batch 200000]
+    .venv/bin/python bench/windows.py [--events 1000000,5000000] [--rounds 2] [--batch 500000]
         [--per-day 4000000] [--alarms 303,308,309] [--only NAMES] [--flink DIR] [--json FILE]
 """
 
@@ -253,7 +253,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--events", type=_numbers, default=[1_000_000, 5_000_000])
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=200_000, help="events of a micro-batch")
+    parser.add_argument("--batch", type=int, default=500_000, help="events of a micro-batch")
     parser.add_argument("--per-day", type=float, default=4_000_000, help="events per day of event time")
     parser.add_argument("--alarms", type=_numbers, default=[303, 308, 309], help="ids that pass the filter")
     parser.add_argument("--only", default=",".join(VARIANTS), help="names of variants, with commas")

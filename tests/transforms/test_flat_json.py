@@ -92,6 +92,7 @@ def test_a_flat_object_becomes_typed_columns() -> None:
         '{"other": -Infinity}',
         '{"x": 1e999}',
         '{"other": ' + "7" * 1500 + "}",
+        '{"other": ' + "[" * 1500 + "]" * 1500 + "}",
         '{"s": "' + "y" * 60_000 + '"}',
         '{"at": 5}',
         '{"at": "2024-05-01"}',

@@ -42,12 +42,21 @@ def texts(number: int) -> list[str]:
     made: list[str] = []
     for _ in range(number):
         names = rng.sample([*NAMES, "N", "other"], rng.randint(0, 4))
-        text = "{" + ", ".join(f'"{name}": {rng.choice(VALUES)}' for name in names) + "}"
+        text = "{" + ", ".join(f'"{name}": {value(rng)}' for name in names) + "}"
         if rng.random() < 0.1:
             place = rng.randrange(len(text) + 1)
             text = text[:place] + rng.choice('"}{, \n]:\\e') + text[place:]
         made.append(text)
     return made
+
+
+def value(rng: random.Random) -> str:
+    if rng.random() < 0.6:
+        return rng.choice(VALUES)
+    digits = "".join(rng.choices("0123456789", k=rng.randint(1, 22)))
+    whole, fraction = digits[: rng.randint(1, 20)].lstrip("0") or "0", digits[rng.randint(0, 20) :]
+    exponent = f"e{rng.randint(-330, 310)}" if rng.random() < 0.2 else ""
+    return rng.choice(["", "-"]) + whole + (f".{fraction}" if fraction else "") + exponent
 
 
 def in_spark(rows: DataFrame, config: ParseJsonConfig) -> list[dict[str, Any]]:

@@ -278,8 +278,11 @@ class _Compiler:
                 view.frame.pending.append(view.alive)
 
     def _sink(self, node: Node) -> SinkPlan:
+        assert isinstance(node.config, SinkConfig)
         views = {name: self._with_expressions(node, view) for name, view in self._inputs(node).items()}
         schema = unified({name: view.frame.schema_of(view) for name, view in views.items()})
+        if (read := node.config.reads) is not None:
+            schema = {name: kind for name, kind in schema.items() if name in read}
         deliveries = tuple(
             Delivery(
                 alive=view.alive,

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming import DataStreamReader
 from pyspark.sql.types import StringType, StructField, StructType
 
 from signoff.log.spark import LogDataSource, LogOptions, LogStreamReader
 from signoff.transforms.early import Early
 from signoff.transforms.flat_json import FlatJson, early_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamReader
 
 _STEP = "row"
 _PAYLOAD = StructField("payload", StringType())
@@ -29,7 +31,7 @@ class RowsSource(LogDataSource):
         return "signoff_rows"
 
     def schema(self) -> StructType:
-        return StructType([_PAYLOAD, *self._early().fields])
+        return self._early().schema(StructType([_PAYLOAD]))
 
     def streamReader(self, schema: StructType) -> RowsReader:  # noqa: N802
         options = {name: value for name, value in self.options.items() if name.lower() != "columns"}
@@ -50,7 +52,7 @@ class RowsReader(LogStreamReader):
         self._early = early
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        names = [_PAYLOAD.name, *(field.name for field in self._early.fields)]
+        names = self._early.schema(StructType([_PAYLOAD])).names
         return (self._early(rows).select(names) for rows in super().read(partition))
 
 
@@ -64,6 +66,8 @@ def rows_stream(spark: SparkSession, schema: StructType) -> DataStreamReader:
 
 def parsed_rows(stream: DataFrame, schema: StructType) -> DataFrame:
     """What is in the rows of such a log."""
+    from pyspark.sql import functions as F  # noqa: N812 - the processes that plan the source do not need it
+
     early, *columns = early_columns(_STEP, schema)
     if early not in stream.columns:
         return stream.select(F.from_json("payload", schema).alias("row")).select("row.*")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import re
 import shutil
 import socket
 import sys
@@ -50,6 +51,7 @@ _ALWAYS = {
 
 _SOCKETS = "signoff-sockets-"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 
 def start_session(name: str, settings: SparkSettings, *, log_file: Path, python_path: Path) -> SparkSession:
@@ -65,17 +67,19 @@ def start_session(name: str, settings: SparkSettings, *, log_file: Path, python_
         options |= _FAST_LOCAL_CHECKPOINTS
         options |= _local_sockets()
     options["spark.executorEnv.PYTHONPATH"] = os.environ["PYTHONPATH"]
-    java = (
-        f"-Dlog4j2.configurationFile=file:{_LOG4J} -Dsignoff.log={log_file} "
-        "-XX:+UseG1GC -XX:TieredStopAtLevel=4"
-    )
     options |= settings.config
-    # Added to ours; of a flag that is given twice Java takes the last.
-    options[_JAVA_OPTIONS] = f"{java} {settings.config.get(_JAVA_OPTIONS, '')}".rstrip()
+    options[_JAVA_OPTIONS] = java_options(log_file, settings.config.get(_JAVA_OPTIONS, ""))
     for key, value in options.items():
         builder = builder.config(key, value)
     with _errors_into(log_file):
         return builder.getOrCreate()
+
+
+def java_options(log_file: Path, given: str) -> str:
+    """Java's options: ours, and behind them the user's. With two collectors it would not start."""
+    ours = f"-Dlog4j2.configurationFile=file:{_LOG4J} -Dsignoff.log={log_file}"
+    collector = "" if _COLLECTOR.search(given) else "-XX:+UseG1GC"
+    return " ".join(part for part in (ours, collector, given) if part)
 
 
 @contextmanager

@@ -37,7 +37,6 @@ from pyspark.sql.types import (
     LongType,
     MapType,
     StringType,
-    StructField,
     StructType,
     TimestampType,
 )
@@ -291,14 +290,13 @@ _TOLD = "signoff.range"
 
 
 class Derive(Protocol):
-    """Makes further columns of rows as they are read."""
+    """Makes further columns of rows as they are read, and leaves out what nobody reads."""
 
-    @property
-    def fields(self) -> Sequence[StructField]:
-        """The further columns."""
+    def schema(self, log: StructType) -> StructType:
+        """What comes out where rows with these columns go in; some of them may be left out."""
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Executor: the rows, with the further columns behind the others."""
+        """Executor: from rows to rows."""
 
 
 class RangeReader:
@@ -323,15 +321,16 @@ class RangeReader:
         schema = LogDataSource({"path": str(directory), "encoding": encoding}).schema()
         self._reading = _Reading(options, to_arrow_schema(schema, timezone="UTC"))
         self._schema = _with_stamps(schema, stamps)
-        for field in derive.fields if derive else ():
-            self._schema = self._schema.add(field)
         self._stamps = tuple(stamps)
 
     def rows(self, tasks: int) -> DataFrame:
         """The rows of whatever range the job is told, read by so many tasks (see `tell`)."""
-        return self.spark.range(0, tasks, 1, tasks).mapInArrow(
-            _ReadTold(self._reading, self._derive), self._schema
-        )
+        from pyspark.sql import functions as F  # noqa: N812 - the processes that plan a source do not need it
+
+        made = self._schema if self._derive is None else self._derive.schema(self._schema)
+        rows = self.spark.range(0, tasks, 1, tasks).mapInArrow(_ReadTold(self._reading, self._derive), made)
+        missing = [field for field in self._schema if field.name not in made.names]
+        return rows.select("*", *(F.lit(None).cast(field.dataType).alias(field.name) for field in missing))
 
     def tell(
         self, start: int, end: int, note: Any = None, stamps: Mapping[str, int | None] | None = None

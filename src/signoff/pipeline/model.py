@@ -8,7 +8,7 @@ Spark, brokers or files; the concrete types live next to the code that does thei
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -98,7 +98,7 @@ class SourceConfig(NodeConfig):
     `fail_fast`, with the first refusal, and sinks that still owe the event are not asked for it again."""
     encoding: Literal["utf-8", "binary"] = "utf-8"
     """`utf-8`: the payload is a string, and other bytes are a dead letter. `binary`: it is BINARY."""
-    max_events_per_batch: int = Field(default=200_000, ge=1)
+    max_events_per_batch: int = Field(default=500_000, ge=1)
     """Most events one micro-batch takes from the log; it takes fewer when fewer are there."""
     max_bytes_per_batch: int = Field(default=128 * 1024**2, ge=1024 * 1024)
     """About how many bytes of the log one micro-batch takes at most."""
@@ -261,6 +261,11 @@ class SinkConfig(InputsConfig):
         """Spark SQL expressions over the rows' columns whose values the writer wants as text, by the name of
         the column that brings them; such a column stands behind the others and is not part of the row."""
         return {}
+
+    @property
+    def reads(self) -> Collection[str] | None:
+        """The columns it looks at, where these are not all: it is given no others."""
+        return None
 
     def target(self, base: Path) -> str | None:
         """The place as a text that two sinks must not share, because they would overwrite each

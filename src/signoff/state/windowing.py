@@ -243,6 +243,10 @@ class LateCountConfig(SinkConfig):
     place: LinkPlace
     keys: tuple[str, ...]
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.keys
+
     def build(self, base: Path) -> LateCount:
         return LateCount(self.place, self.keys)
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import BooleanType, StructField
+from pyspark.sql.types import BooleanType, StructField, StructType
 
 from signoff.transforms.flat_json import FlatJson, early_columns
+from signoff.transforms.names import WHOLE
 
 _PAYLOAD = "payload"
 
@@ -25,32 +26,30 @@ class Early:
     parsers: Mapping[str, FlatJson]
     """By the names of the steps."""
     unread: frozenset[str]
-    """Columns of the log that nobody reads: only nulls are left of them, and of texts those not parsed."""
+    """Columns of the log that nobody reads. They are left out; of the payload what was parsed is."""
 
-    @property
-    def fields(self) -> list[StructField]:
-        """The further columns."""
-        return [
-            StructField(column, kind)
-            for step, parser in self.parsers.items()
-            for column, kind in zip(
-                early_columns(step, parser.schema),
-                [BooleanType(), *(field.dataType for field in parser.schema)],
-                strict=True,
-            )
-        ]
+    def schema(self, log: StructType) -> StructType:
+        """What comes out where rows with these columns go in."""
+        columns = [field for field in log if field.name == _PAYLOAD or field.name not in self.unread]
+        columns.append(StructField(WHOLE, BooleanType()))
+        for step, parser in self.parsers.items():
+            kinds = [BooleanType(), *(field.dataType for field in parser.schema)]
+            columns += map(StructField, early_columns(step, parser.schema), kinds)
+        return StructType(columns)
 
     def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         texts = rows.column(_PAYLOAD)
         columns = {
-            name: pa.nulls(rows.num_rows, column.type) if name in self.unread else column
-            for name, column in zip(rows.schema.names, rows.columns, strict=True)
+            name: rows.column(name)
+            for name in rows.schema.names
+            if name == _PAYLOAD or name not in self.unread
         }
+        columns[WHOLE] = rows.column("error").is_null()
         everywhere = pa.repeat(pa.scalar(True), rows.num_rows)
         for step, parser in self.parsers.items():
             parsed, values = parser.parse(texts)
             everywhere = pc.and_(everywhere, parsed)
             columns |= zip(early_columns(step, parser.schema), [parsed, *values], strict=True)
-        if _PAYLOAD in self.unread and everywhere.true_count < rows.num_rows:
+        if _PAYLOAD in self.unread:
             columns[_PAYLOAD] = pc.if_else(everywhere, pa.scalar(None, texts.type), texts)
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

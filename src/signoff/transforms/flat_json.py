@@ -37,14 +37,14 @@ from pyspark.sql.types import (
 )
 
 from signoff.transforms.fixed_times import FixedTimes
-from signoff.transforms.frame import EARLY
+from signoff.transforms.names import EARLY
 
 _KINDS = (BooleanType, ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType, TimestampType)
 _ROW = re.compile(r" in row (\d+)$")
-_LONGEST, _LONGEST_NUMBER = 50_000, 1_000
-"""Spark's parser has limits for the length of names and of numbers."""
-_MANY_DIGITS = "[0-9]{100}"
-"""Part of any number that is too long."""
+_LONGEST, _SHORT = 50_000, 1_000
+"""Spark's parser has limits: names of 50,000 characters, numbers of 1,000, arrays 1,000 deep."""
+_MANY_DIGITS, _MANY_ARRAYS = "[0-9]{100}", 500
+"""Part of any number that is too long, and fewer brackets than it takes to be too deep."""
 _NO_NUMBER = r"NaN|Inf(inity)?\s*[,}\]]"
 """Not all parsers take all of these for a number."""
 _FEW = 64
@@ -71,7 +71,11 @@ class FlatJson:
         self._times = times
         self._types = [to_arrow_type(field.dataType, timezone="UTC") for field in schema]
         self._read_as = {field.name: _read_as(field.dataType) for field in schema}
-        integers = [re.escape(field.name) for field in schema if isinstance(field.dataType, IntegralType)]
+        integers = [
+            field.name
+            for field in schema
+            if isinstance(field.dataType, IntegralType) and re.fullmatch(r"\w+", field.name, re.ASCII)
+        ]
         self._no_integer = rf'"(?:{"|".join(integers)})"\s*:\s*-?[0-9]*(?:[^-0-9,}}\s]|[0-9]{{19}})'
         """In a text in which an integer may not be one."""
         columns = pa.schema(self._read_as.items())
@@ -167,7 +171,10 @@ class FlatJson:
         data = lines.between(first, end)
         # In one block: between blocks the parser would look for line ends, and texts may have some.
         options = pj.ReadOptions(use_threads=False, block_size=data.size + 1)
-        table = pj.read_json(pa.BufferReader(data), read_options=options, parse_options=self._options)
+        try:
+            table = pj.read_json(pa.BufferReader(data), read_options=options, parse_options=self._options)
+        except pa.ArrowException as error:
+            raise pa.ArrowInvalid(str(error)) from None
         if table.num_rows != end - first:
             raise pa.ArrowInvalid("it has another number of rows")
         return table
@@ -233,8 +240,9 @@ class _Lines:
         longest = int((end - begin).max())
         if longest > _LONGEST:
             plain &= end - begin <= _LONGEST
-        if longest > _LONGEST_NUMBER:
+        if longest > _SHORT:
             plain &= ~self.match(_MANY_DIGITS)
+            plain &= np.asarray(pc.less(pc.count_substring(self._texts, "["), _MANY_ARRAYS))
         if _holds(signs, b"NaN") or _holds(signs, b"Inf"):
             plain &= ~self.match(_NO_NUMBER)
         return plain

@@ -31,6 +31,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
 from signoff.pipeline.model import OnFailure
+from signoff.transforms.names import EARLY, WHOLE
 
 SEQUENCE = "_sequence"
 CHILD = "_child"
@@ -39,8 +40,6 @@ OTHERS = "_others"
 MARK = "_mark_"
 """Begins the name of a column that says, in microseconds, up to where a window was closed when the batch
 began; it has the same value in all rows of a batch."""
-EARLY = "_early_"
-"""Begins the names of columns that a step has made of the payload while the log was read."""
 ORIGIN = "_origin"
 """The one column of lineage that a user's DataFrame function sees and must keep."""
 
@@ -273,7 +272,8 @@ def begin(
         SEQUENCE,
         F.lit("").alias(CHILD),
         F.col("received_at").alias(RECEIVED_AT),
-        F.col("error").isNull().alias(alive),
+        # As a column of its own Spark need not compute it first, in a step before all others.
+        (F.col(WHOLE) if WHOLE in df.columns else F.col("error").isNull()).alias(alive),
         F.col("error").alias(error),
         *(name for name in df.columns if name.startswith((MARK, EARLY))),
         *(F.col(logical).alias(physical) for logical, physical in names.items()),
