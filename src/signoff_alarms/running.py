@@ -32,8 +32,13 @@ def run_command(
         int | None,
         typer.Option(min=1, help="So many simulated alarms.", show_default="no end; 100000 with --once"),
     ] = None,
-    rate: Annotated[float | None, typer.Option(min=0.001, help="Simulated alarms per second.")] = 2_000,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Another seed, other alarms.")] = 0,
+    rate: Annotated[
+        float | None, typer.Option(min=0.001, help="Simulated alarms per second.", show_default="2000")
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, max=2**32 - 1, help="Another seed, other simulated alarms.", show_default="0"),
+    ] = None,
     files: Files = None,
     http: Http = None,
     rabbitmq: Annotated[
@@ -65,15 +70,17 @@ def run_command(
     Without a server: results in HOME/out, in files and in SQLite. The pipeline is written to
     HOME/pipeline.yaml; signoff status, audit and all other commands take that file.
     """
-    _one_place(files=files, http=http, rabbitmq=rabbitmq)
+    place = _one_place(files=files, http=http, rabbitmq=rabbitmq)
+    if place:
+        _not_simulated(place, count=count, rate=rate, seed=seed)
     idle = idle_after or ("2s" if once else "1m")
     if rabbitmq is not None:
         places = pipelines.with_rabbitmq(pipelines.from_queues(), idle, postgres=postgres is not None)
     else:
         sources = _sources(files, http) or pipelines.simulated(
             count=count or (100_000 if once else None),
-            rate=rate,
-            seed=seed,
+            rate=rate or 2_000,
+            seed=seed or 0,
             max_events_per_batch=20_000,
             simulation={"per_day": 100_000},
         )
@@ -103,10 +110,18 @@ def route_command(
     _run(pipelines.routing(sources), home, once, rabbitmq, None)
 
 
-def _one_place(**places: object) -> None:
+def _one_place(**places: object) -> str | None:
+    """The option that says where alarms come from."""
     given = [f"--{name}" for name, place in places.items() if place is not None]
     if len(given) > 1:
         raise typer.BadParameter(f"{' and '.join(given)}: alarms come from one of them")
+    return given[0] if given else None
+
+
+def _not_simulated(place: str, **options: object) -> None:
+    given = [f"--{name}" for name, value in options.items() if value is not None]
+    if given:
+        raise typer.BadParameter(f"{' and '.join(given)}: for simulated alarms, and these come by {place}")
 
 
 def _sources(files: str | None, http: int | None) -> dict[str, pipelines.Node] | None:

@@ -112,6 +112,12 @@ def test_alarms_come_from_one_place(calls: list[Any]) -> None:
     assert not calls
 
 
+@pytest.mark.parametrize("option", ["--count", "--rate", "--seed"])
+def test_options_of_the_simulation_are_refused_without_one(calls: list[Any], option: str) -> None:
+    done = run("run", "--files", "in/*.jsonl", option, "5")
+    assert done.exit_code == 2 and f"{option}: for simulated alarms" in done.output and not calls
+
+
 def test_routing_takes_alarms_by_http_and_gives_them_to_the_exchange_as_they_came(calls: list[Any]) -> None:
     assert run("route", "--rabbitmq", AMQP, "--http", "9000").exit_code == 0
     graph = written("alarm_routing")

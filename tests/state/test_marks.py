@@ -38,9 +38,9 @@ def do(marks: Marks, start: int, said: Seen, source: str = "a") -> int | None:
     return stamp
 
 
-def told(marks: Marks, *, quiet: bool = False) -> int | None:
-    """What Spark is told now; None if nothing new."""
-    marks.advance(quiet=quiet)
+def told(marks: Marks, **taken: int) -> int | None:
+    """What Spark is told now; None if nothing new. `taken`: of each source."""
+    marks.advance(taken)
     if (mark := marks.to_tell()) is not None:
         marks.tell(mark)
     return mark
@@ -171,9 +171,11 @@ def test_a_source_that_is_silent_for_long_is_not_waited_for(tmp_path: Path) -> N
     do(marks, 0, seen(100))
     clock.now += 20
     do(marks, 10, seen(110))
-    assert marks.mark is None
+    assert marks.mark is None and marks.silent() == set()
     clock.now += 20
-    assert told(marks) == 100 * SECOND
+    assert marks.silent() == {"b"}
+    assert told(marks) is None, "events of b may be on their way"
+    assert told(marks, b=0) == 100 * SECOND
 
 
 def test_a_source_with_a_batch_under_way_is_not_silent_however_long_that_takes(tmp_path: Path) -> None:
@@ -183,7 +185,20 @@ def test_a_source_with_a_batch_under_way_is_not_silent_however_long_that_takes(t
     marks.stamp(batch(10, "b"))
     clock.now += 40
     do(marks, 0, seen(100))
+    assert told(marks, b=20) is None
     assert marks.mark == 10 * SECOND, "the next batch of b would find its events late"
+
+
+def test_a_source_whose_events_all_go_elsewhere_is_silent_however_busy_it_is(tmp_path: Path) -> None:
+    clock = Clock(1000.0)
+    marks = marks_at(tmp_path, Progress(10 * SECOND, idle_after=30), clock=clock)
+    do(marks, 0, seen(100))
+    clock.now += 31
+    open_batch = marks.stamp(batch(20))
+    assert told(marks, a=20) is None, "Spark knows no more than the batch that is open"
+    assert marks.mark == 160 * SECOND and open_batch == 90 * SECOND
+    marks.close(batch(20))
+    assert told(marks) == 160 * SECOND
 
 
 def test_open_windows_are_closed_when_no_event_comes(tmp_path: Path) -> None:
@@ -192,13 +207,13 @@ def test_open_windows_are_closed_when_no_event_comes(tmp_path: Path) -> None:
     do(marks, 0, seen(100))
     assert marks.open_windows
     clock.now += 29
-    assert told(marks, quiet=True) is None
+    assert told(marks, a=20) is None
     clock.now += 2
-    assert told(marks, quiet=False) is None, "events are on their way"
+    assert told(marks) is None, "events are on their way"
     marks.stamp(batch(10))
-    assert told(marks, quiet=True) is None, "a batch is open"
+    assert told(marks, a=20) is None, "a batch is open"
     marks.close(batch(10))
-    mark = told(marks, quiet=True)
+    mark = told(marks, a=20)
     assert mark == 160 * SECOND
     assert not marks.open_windows
     assert not marks.all_given
@@ -211,9 +226,9 @@ def test_a_run_that_begins_waits_for_events_before_it_closes_anything(tmp_path: 
     do(marks_at(tmp_path, Progress(0, idle_after=30), clock=clock), 0, seen(100))
     clock.now += 3600
     again = marks_at(tmp_path, Progress(0, idle_after=30), clock=clock)
-    assert told(again, quiet=True) is None
+    assert told(again, a=20) is None
     clock.now += 31
-    assert told(again, quiet=True) == 160 * SECOND
+    assert told(again, a=20) == 160 * SECOND
 
 
 def test_a_mark_is_a_whole_number_of_milliseconds(tmp_path: Path) -> None:

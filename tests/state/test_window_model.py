@@ -185,9 +185,8 @@ class World:
 
     def wait(self) -> None:
         self.clock.now += self.chance.choice([1, 10, 40])
-        self.intake.advance(
-            quiet=not self.open and all(n == len(self.events[s]) for s, n in self.next.items())
-        )
+        # Whatever had come when a source became silent: some of what is taken, or all.
+        self.intake.advance({source: self.chance.choice([0, n // 2, n]) for source, n in self.next.items()})
 
     def kill(self) -> None:
         """Whatever was committed but not closed is done again, with the same stamp."""
@@ -228,7 +227,7 @@ class World:
             self.do()
         for _ in range(3):
             self.clock.now += 40
-            self.intake.advance(quiet=True)
+            self.intake.advance(self.next)
             for _ in range(2):
                 self.spark.batch(self.spark.log.head(), self.panes.size)
         self.intake.release()

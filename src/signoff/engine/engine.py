@@ -32,7 +32,7 @@ from signoff.engine.replay import Replayer
 from signoff.engine.returns import ResultsBearer, build_returns
 from signoff.engine.session import start_session
 from signoff.engine.stream import StreamQuery
-from signoff.engine.windows import WindowQuery
+from signoff.engine.windows import Silence, WindowQuery
 from signoff.errors import PermanentError, StateError, TransientError
 from signoff.intake.holding import Held
 from signoff.ledger.dead_letters import DeadLetters
@@ -88,9 +88,10 @@ class Engine:
         ]
         self.replayer = Replayer(parts)
         self._windows = [
-            (
+            Silence(
                 entry.sink,
                 [query for query in self.queries.values() if entry.sink in query.runner.windows.values()],
+                self.ledger,
             )
             for _, entry in self._entries
             if isinstance(entry.sink, WindowIntake)
@@ -193,15 +194,15 @@ class Engine:
 
     def _tend_windows(self) -> None:
         """Close windows that wait for events in vain; not while stopping, for they may come later."""
-        for window, queries in self._windows:
+        for silence in self._windows:
+            window = silence.window
             with suppress(StateError):  # a full disk; tried again
-                for query in queries:
+                for query in silence.queries:
                     window.marks.fold_late(query.source, self.ledger.needed_from(query.source))
                 if self.control.stopping and self.control.patience_s is None:
                     window.tell()
                     continue
-                quiet = all(self.ledger.books(q.source).next >= q.log.head() for q in queries)
-                window.advance(quiet=quiet)
+                window.advance(silence.taken())
 
     def _gave_up(self) -> str | None:
         if self.control.patience_s is not None:

@@ -7,7 +7,7 @@ store, and hands the results on when Spark closes their windows. In which order,
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -20,13 +20,14 @@ from pyspark.sql.types import StructType
 
 from signoff.engine.joints import StateSourceConfig, WindowJoint, buffer_place
 from signoff.engine.keeping import KeepingQuery, said, write_part
-from signoff.engine.query import Shared
+from signoff.engine.query import Shared, SourceQuery
 from signoff.engine.rows_source import parsed_rows, rows_stream
 from signoff.errors import PipelineError
+from signoff.ledger.ledger import Ledger
 from signoff.pipeline.graph import Graph
 from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Sink
 from signoff.state.marks import Marks, Progress
-from signoff.state.windowing import marks_path
+from signoff.state.windowing import WindowIntake, marks_path
 from signoff.transforms.window import RESULT_ID, WindowConfig, merged
 
 _SETTINGS = {
@@ -89,6 +90,32 @@ class WindowQuery(KeepingQuery):
         self._commit(handed, [bytes(row["part"]) for row in written if row["part"] is not None])
         self._record(batch)
         self._marks.gave(self.checkpoint.watermark_ms(batch_id) * 1000)
+
+
+class Silence:
+    """Finds out when a window need not wait for a source any more.
+
+    Events may keep coming that a filter in front of the window takes out. So it is not asked whether all that
+    is in the log is taken, which is hardly ever so, but all that was there when the window had heard nothing
+    for long enough.
+    """
+
+    def __init__(self, window: WindowIntake, queries: Sequence[SourceQuery], ledger: Ledger) -> None:
+        self.window, self.queries = window, queries
+        self._ledger = ledger
+        self._heads: dict[str, int] = {}
+
+    def taken(self) -> dict[str, int]:
+        """For each source that is silent, up to where its events had come then, if all of these are taken."""
+        silent = self.window.marks.silent()
+        self._heads = {
+            query.source: self._heads.get(query.source, query.log.head())
+            for query in self.queries
+            if query.source in silent
+        }
+        return {
+            source: head for source, head in self._heads.items() if self._ledger.books(source).next >= head
+        }
 
 
 def graph_marks(graph: Graph, source: str) -> Path:

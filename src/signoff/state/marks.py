@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -164,15 +164,26 @@ class Marks(StateNotes):
                 if left or name not in self._sources:
                     db.execute(f"DELETE FROM stamps WHERE {_BATCH}", (name, start, replay))
 
-    def advance(self, *, quiet: bool = False) -> None:
+    def silent(self) -> frozenset[str]:
+        """The sources of which nothing has come to the step for as long as it waits for them."""
+        with self._store.read() as db:
+            return self._silent(db)
+
+    def advance(self, taken: Mapping[str, int] | None = None) -> None:
         """Let the mark follow what was seen.
 
-        `quiet`: no events are on their way to the step. Then windows are closed that have waited long enough.
+        `taken`: for sources that were silent, up to where their events had come then, all of which are taken.
+        If none of them is on its way to the step any more, nobody waits for the source; and if that is so for
+        all sources, windows are closed that wait for nothing else.
         """
         with self._store.read() as db:
-            reached, found = _mark(db), self._found(db)
-            idle = self._progress.idle_after
-            if quiet and idle is not None and not self._open(db) and self._silent(db, idle):
+            quiet = {
+                source
+                for source in self._silent(db) & (taken or {}).keys()
+                if not self._on_their_way(db, source, (taken or {})[source])
+            }
+            reached, found = _mark(db), self._found(db, quiet)
+            if quiet and quiet >= self._sources:
                 last_end = db.execute("SELECT last_end FROM reached").fetchone()["last_end"]
                 found = last_end if found is None or (last_end or 0) > found else found
         if found is not None and (reached is None or found - found % _MS > reached):
@@ -251,16 +262,12 @@ class Marks(StateNotes):
 
     # -- behind them
 
-    def _found(self, db: sqlite3.Connection) -> int | None:
-        """Where the slowest source is; one that is silent for long, and has no batch under way, is not waited
-        for."""
+    def _found(self, db: sqlite3.Connection, quiet: Collection[str]) -> int | None:
+        """Where the slowest source is; one of several that is quiet is not waited for."""
         rows = {row["source"]: row for row in db.execute("SELECT * FROM seen").fetchall()}
-        busy = {source for (source,) in db.execute("SELECT source FROM stamps WHERE open").fetchall()}
-        idle, now, places = self._progress.idle_after, self._clock(), []
+        places = []
         for source in self._sources:
-            active = max(rows[source]["active"] if source in rows else self._began, self._began)
-            silent = idle is not None and now - active > idle and source not in busy
-            if silent and len(self._sources) > 1:
+            if source in quiet and len(self._sources) > 1:
                 continue
             if source not in rows or (place := self._place(rows[source])) is None:
                 return None
@@ -274,13 +281,20 @@ class Marks(StateNotes):
         tail = [int(moment) for _, moment in json.loads(row["tail"])]
         return min(tail) - self._progress.lateness if tail else None
 
-    def _silent(self, db: sqlite3.Connection, idle: float) -> bool:
-        (active,) = db.execute("SELECT max(active) FROM seen").fetchone()
-        return active is not None and self._clock() - max(active, self._began) > idle
+    def _silent(self, db: sqlite3.Connection) -> frozenset[str]:
+        idle, now = self._progress.idle_after, self._clock()
+        active = dict(db.execute("SELECT source, active FROM seen").fetchall())
+        return frozenset(
+            source
+            for source in self._sources
+            if idle is not None and now - max(active.get(source, self._began), self._began) > idle
+        )
 
     @staticmethod
-    def _open(db: sqlite3.Connection) -> bool:
-        return db.execute("SELECT 1 FROM stamps WHERE open LIMIT 1").fetchone() is not None
+    def _on_their_way(db: sqlite3.Connection, source: str, upto: int) -> bool:
+        """Whether a batch with events below may still hand some on."""
+        query = "SELECT 1 FROM stamps WHERE open AND source = ? AND start < ? LIMIT 1"
+        return db.execute(query, (source, upto)).fetchone() is not None
 
 
 def _names(batch: BatchRef) -> tuple[str, int, int]:

@@ -105,9 +105,9 @@ class WindowIntake(HandoverSink):
         if (mark := self.marks.told) is not None:
             self._give(mark)
 
-    def advance(self, *, quiet: bool = False) -> None:
-        """Let the mark follow what was seen, and tell Spark."""
-        self.marks.advance(quiet=quiet)
+    def advance(self, taken: Mapping[str, int] | None = None) -> None:
+        """Let the mark follow what was seen, and tell Spark; `taken` as in `Marks.advance`."""
+        self.marks.advance(taken)
         self.tell()
 
     def tell(self) -> None:

@@ -105,8 +105,8 @@ class WindowConfig(_WithLate):
     """When an event is settled: `save_point`, when it is in the window's durable state; `delivered`, when the
     results it went into are delivered."""
     idle_after: Annotated[Duration, Field(gt=0)] | None = None
-    """When no event has come for so long, the open windows are closed; null waits for the events that say
-    that their time is over. With several sources, one that is silent for so long is not waited for."""
+    """When no event has come to it for so long, the open windows are closed; null waits for the events that
+    say that their time is over. With several sources, one that is silent for so long is not waited for."""
     earliest: datetime = datetime(1971, 1, 1, tzinfo=UTC)
     """Times before are not believed: clocks that were never set begin at the epoch."""
     ahead: Annotated[Duration, Field(gt=0)] = 86_400

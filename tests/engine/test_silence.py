@@ -1,0 +1,61 @@
+"""When a window need not wait for a source any more, however busy that is with events that go elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+
+from signoff.engine.windows import Silence
+from signoff.ledger.ledger import Ledger
+from signoff.link.handover import as_events
+from signoff.log import LogReader, LogWriter
+from signoff.pipeline.model import LogSettings
+from signoff.sinks.contract import BatchRef
+from signoff.state.marks import Marks, Progress, Seen
+from tests.clock import Clock
+
+
+def events(number: int) -> pa.RecordBatch:
+    return as_events(pa.array([b"{}"] * number), pa.array(["x"] * number), pa.nulls(number, pa.int64()))
+
+
+def test_what_had_come_when_the_window_was_silent_for_long_enough_must_be_taken_and_no_more(
+    tmp_path: Path,
+) -> None:
+    clock = Clock(1000.0)
+    marks = Marks(tmp_path / "marks.db", Progress(0, idle_after=30), ["a"], clock=clock)
+    ledger = Ledger(tmp_path / "ledger.db")
+    log = LogWriter(tmp_path / "log", LogSettings())
+    query: Any = SimpleNamespace(source="a", log=LogReader(tmp_path / "log"))
+    window: Any = SimpleNamespace(marks=marks)
+    silence = Silence(window, [query], ledger)
+
+    def come(number: int) -> None:
+        log.append_all([events(number)])
+        log.sync()
+
+    def take(start: int, end: int) -> None:
+        ledger.open_batch("a", start, end, ["w.state"])
+
+    come(10)
+    take(0, 10)
+    marks.saw(BatchRef("a", 0, 10), Seen(5, (), 60))
+    come(5)
+    assert silence.taken() == {}, "it is not silent"
+    clock.now += 31
+    assert silence.taken() == {}, "five more had come"
+    come(5)
+    take(10, 15)
+    assert silence.taken() == {"a": 15}, "what has come since does not matter"
+    marks.saw(BatchRef("a", 10, 15), Seen(6, (), 60))
+    assert silence.taken() == {}
+    clock.now += 31
+    assert silence.taken() == {}, "it begins anew: there are twenty now"
+    take(15, 20)
+    assert silence.taken() == {"a": 20}
+    log.close()
+    ledger.close()
+    marks.close_store()
