@@ -32,14 +32,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import (
-    BinaryType,
-    LongType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructType, TimestampType
 
 from signoff.errors import LogError
 from signoff.log.columns import Encoding, to_rows, united, without
