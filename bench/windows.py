@@ -10,7 +10,8 @@ and alarm in 10-minute windows with 15 minutes of lateness, the results written 
     flink             Flink SQL in streaming mode, parallelism 2, a checkpoint every 5 s, state on its heap:
                       text files → WATERMARK → TUMBLE → JSON files
 
-The first three share a Spark session with the settings of a Signoff run, and cut batches of the same size;
+The first three share a Spark session with the settings of a Signoff run, and cut batches of the same size
+(a fifth of the alarms, and 500,000 at most, which take about as long as Flink's time between checkpoints);
 Flink has a JVM of its own, which stays between the runs. Variants take turns, after a round to warm up.
 
 Rates are net of the start, by one rule for all: the time of a run over all events, less that of a run over
@@ -20,7 +21,7 @@ those of the first three variants share Spark's JVM, which gives back little.
 
 Every result is held against what the simulation says should come out: see windows_input.py.
 
-    .venv/bin/python bench/windows.py [--events 1000000,5000000] [--rounds 2] [--batch 500000]
+    .venv/bin/python bench/windows.py [--events 1000000,5000000] [--rounds 2] [--batch 200000]
         [--per-day 4000000] [--alarms 303,308,309] [--only NAMES] [--flink DIR] [--json FILE]
 """
 
@@ -67,6 +68,7 @@ SOUND = (
     "dataPointId IS NOT NULL AND value IS NOT NULL AND valueThreshold IS NOT NULL AND isActive IS NOT NULL"
 )
 HERE = Path(__file__).parent
+_LARGEST_BATCH = 500_000
 
 
 @dataclass
@@ -253,7 +255,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--events", type=_numbers, default=[1_000_000, 5_000_000])
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=500_000, help="events of a micro-batch")
+    parser.add_argument("--batch", type=int, help="of a micro-batch; by default a fifth, 500,000 at most")
     parser.add_argument("--per-day", type=float, default=4_000_000, help="events per day of event time")
     parser.add_argument("--alarms", type=_numbers, default=[303, 308, 309], help="ids that pass the filter")
     parser.add_argument("--only", default=",".join(VARIANTS), help="names of variants, with commas")
@@ -262,7 +264,7 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, default=HERE / "results" / "windows.json")
     given = parser.parse_args()
-    if min(given.events) < 2 * given.batch:
+    if min(given.events) < 2 * (given.batch or 1):
         parser.error("--events: two batches are the least")
     logging.getLogger("signoff").setLevel(logging.ERROR)  # broken alarms are dead letters, as they should be
     with tempfile.TemporaryDirectory(prefix="signoff-bench-") as name, contextlib.ExitStack() as stack:
@@ -273,7 +275,7 @@ def main() -> None:
 
 
 def measure(directory: Path, given: argparse.Namespace, stack: contextlib.ExitStack) -> dict[str, Any]:
-    inputs = {size: _input(directory, size, given) for size in (given.batch, *given.events)}
+    inputs = {size: _inputs(directory, size, given) for size in given.events}
     wanted = [name for name in VARIANTS if name in given.only.split(",")]
     left_out: dict[str, str] = {}
     flink = None
@@ -286,19 +288,20 @@ def measure(directory: Path, given: argparse.Namespace, stack: contextlib.ExitSt
     spark = start_session("bench", settings, log_file=directory / "spark.log", python_path=directory)
     stack.callback(spark.stop)
     bench = Bench(spark, flink, given.alarms)
-    left_out |= _unable(bench, flink, inputs[given.batch], directory)
+    left_out |= _unable(bench, flink, next(iter(inputs.values()))[0], directory)
     for name, reason in left_out.items():
         print(f"{name} is left out: {reason}", flush=True)
     variants = [name for name in wanted if name not in left_out]
-    runs = _rounds(bench, variants, inputs, given.rounds, directory)
+    every = list(itertools.chain(*inputs.values()))
+    runs = _rounds(bench, variants, every, given.rounds, directory)
     sizes = {
         size: _report(
-            inputs[size],
-            {name: Measured(size, given.batch, of[size], of[given.batch]) for name, of in runs.items()},
+            whole,
+            {name: Measured(size, whole.batch, of[whole], of[short]) for name, of in runs.items()},
         )
-        for size in given.events
+        for size, (short, whole) in inputs.items()
     }
-    setting = {"batch": given.batch, "per_day": given.per_day, "alarms": given.alarms}
+    setting = {"per_day": given.per_day, "alarms": given.alarms}
     return {**setting, "left_out": left_out, "sizes": sizes}
 
 
@@ -317,28 +320,34 @@ def _unable(bench: Bench, flink: Flink | None, short: Input, directory: Path) ->
     return reasons
 
 
-def _input(directory: Path, size: int, given: argparse.Namespace) -> Input:
+def _inputs(directory: Path, size: int, given: argparse.Namespace) -> tuple[Input, Input]:
+    """The first batch alone, and all."""
     print(f"making {size:,} alarms", flush=True)
-    return Input(
-        directory / f"input{size}", size, batch=given.batch, per_day=given.per_day, alarms=given.alarms
+    batch = given.batch or min(size // 5, _LARGEST_BATCH)
+    short, whole = (
+        Input(
+            directory / f"input{size}-{count}", count, batch=batch, per_day=given.per_day, alarms=given.alarms
+        )
+        for count in (batch, size)
     )
+    return short, whole
 
 
 def _rounds(
-    bench: Bench, variants: Sequence[str], inputs: Mapping[int, Input], rounds: int, directory: Path
-) -> dict[str, dict[int, list[Run]]]:
-    """All runs by variant and number of events. The first round is to warm up, and leaves out the largest."""
-    runs: dict[str, dict[int, list[Run]]] = {name: {size: [] for size in inputs} for name in variants}
+    bench: Bench, variants: Sequence[str], inputs: Sequence[Input], rounds: int, directory: Path
+) -> dict[str, dict[Input, list[Run]]]:
+    """All runs by variant and input. The first round is to warm up, and does the smaller half."""
+    runs: dict[str, dict[Input, list[Run]]] = {name: {given: [] for given in inputs} for name in variants}
     for turn in range(rounds + 1):
-        for size, name in itertools.product(inputs if turn else list(inputs)[:2], variants):
-            run = bench.run(name, inputs[size], directory / f"{name}-{size}-{turn}")
+        for given, name in itertools.product(inputs if turn else inputs[:2], variants):
+            run = bench.run(name, given, directory / f"{name}-{given.events}-{turn}")
             print(
-                f"{name:16} {size:>10,} events {run.seconds:7.2f} s {run.cpu_seconds:7.2f} s CPU"
+                f"{name:16} {given.events:>10,} events {run.seconds:7.2f} s {run.cpu_seconds:7.2f} s CPU"
                 f"  load {os.getloadavg()[0]:.1f}{'' if turn else '  (warm-up)'}",
                 flush=True,
             )
             if turn:
-                runs[name][size].append(run)
+                runs[name][given].append(run)
     return runs
 
 

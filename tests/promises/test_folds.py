@@ -190,15 +190,15 @@ def test_folds_survive_a_kill_whenever_their_events_are_settled(real: Callable[.
     nodes["transforms"]["saved"] = FOLDED | {"count": 11, "timeout": "2s"}
     nodes["sinks"]["others"] = RESULTS | {"input": "saved", "table": "others"}
     product = real(**nodes)
-    for number in range(4):
+    for number in range(2):
         product.put(f"{number}.jsonl", events(" ".join(f"{k}{n}" for n in range(75) for k in "xyz")))
     running = product.start("--once")
     running.wait_for(lambda: running.ended or written(product), timeout=120)
     running.kill9()
     assert product.run_once(timeout=200).code == 0
-    assert product.account() == books(delivered=900)
+    assert product.account() == books(delivered=450)
     for table, most in (("events", 7), ("others", 11)):
         rows = product.table(table)
         assert all(row["folded"] == most or row["ended_by"] == "timeout" for row in rows)
         found = sorted((row["key"], n) for row in rows for n in json.loads(row["numbers"]))
-        assert found == sorted((k, n) for k in "xyz" for n in range(75) for _ in range(4))
+        assert found == sorted((k, n) for k in "xyz" for n in range(75) for _ in range(2))

@@ -270,7 +270,7 @@ def test_windows_that_a_run_left_open_are_closed_by_the_next_also_without_events
 @pytest.mark.case(24, 34, 37)
 def test_windows_survive_kills_at_any_moment(real: Callable[..., Product]) -> None:
     events = disordered(3000, within=119, seed=5)
-    nodes = pipeline(FILES | {"max_events_per_batch": 100}, idle_after="2s")
+    nodes = pipeline(FILES | {"max_events_per_batch": 200}, idle_after="2s")
     product = real(**nodes)
     for number in range(10):
         product.put(f"{number}.jsonl", (at(*event) for event in events[number * 300 : number * 300 + 300]))

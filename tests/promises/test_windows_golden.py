@@ -29,6 +29,8 @@ SCHEMA = (
 )
 KEYS = ["stationId", "dataPointId", "alarmId"]
 SEED = 11
+PER_DAY = 2_000_000
+"""Dense enough that most windows hold several alarms."""
 EVENTS = int(os.environ.get("SIGNOFF_GOLDEN_EVENTS", "200000"))
 KILLS = int(os.environ.get("SIGNOFF_GOLDEN_KILLS", "3"))
 
@@ -40,7 +42,7 @@ def pipeline(number: int, batch: int) -> dict[str, Any]:
         "sources": {
             "incoming": {
                 "type": "generate", "template": "stations", "count": number, "seed": SEED,
-                "simulation": {"disorder": "15m", "late": 0, "per_day": 200000},
+                "simulation": {"disorder": "15m", "late": 0, "per_day": PER_DAY},
                 "max_events_per_batch": batch,
             }
         },
@@ -59,7 +61,7 @@ def pipeline(number: int, batch: int) -> dict[str, Any]:
 
 def golden(spark: SparkSession, number: int, directory: Path) -> Counter[Result]:
     """The same windows by plain Spark, over a file with all alarms."""
-    messages = Simulation(SEED, SimulationConfig(disorder=900, late=0, per_day=200_000)).messages(0, number)
+    messages = Simulation(SEED, SimulationConfig(disorder=900, late=0, per_day=PER_DAY)).messages(0, number)
     file = directory / "all.txt"
     with file.open("wb") as lines:
         for payload in messages.column("payload").to_pylist():
