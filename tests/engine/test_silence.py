@@ -56,6 +56,11 @@ def test_what_had_come_when_the_window_was_silent_for_long_enough_must_be_taken_
     assert silence.taken() == {}, "it begins anew: there are twenty now"
     take(15, 20)
     assert silence.taken() == {"a": 20}
+    come(5)
+    clock.now += 1
+    marks.saw(BatchRef("a", 15, 20), Seen(7, (), 60))
+    clock.now += 31
+    assert silence.taken() == {}, "heard and silent again since it was last asked"
     log.close()
     ledger.close()
     marks.close_store()

@@ -105,3 +105,28 @@ def test_a_batch_whose_events_have_expired_holds_up_no_window(
     runner.ledger.expire("a", {0: "too late", 1: "too late"})
     assert runner.open(BATCH).settled
     assert marks_in(place) == [60 * SECOND]
+
+
+def test_a_batch_is_stamped_before_anybody_sees_that_its_events_are_taken(
+    runner: BatchRunner, window: WindowIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stamped: list[bool] = []
+    open_batch = runner.ledger.open_batch
+
+    def opened(*given: Any) -> Any:
+        stamped.append(window.marks._known(BATCH))
+        return open_batch(*given)
+
+    monkeypatch.setattr(runner.ledger, "open_batch", opened)
+    runner.open(BATCH)
+    assert stamped == [True]
+
+
+def test_a_settled_batch_that_is_opened_again_leaves_no_stamp(
+    runner: BatchRunner, window: WindowIntake
+) -> None:
+    runner.open(BATCH)
+    sinks = {"w.state": SinkState(done=True), "late": SinkState(done=True)}
+    runner.ledger.record("a", 0, 2, delivered=ALL, outcomes=[], sinks=sinks, owed=BitMap64())
+    assert runner.open(BATCH).settled
+    assert not window.marks._known(BATCH)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from signoff.transforms.fixed_times import FixedTimes
 
+JAVAS_OWN = ["yyyyMMddHHmmssSSS", "yyyy-MM-ddXXX z", "yyyy-MM-dd'T''x'HH", "yyyy-MM-dd'é'", "SSyyyyMMdd"]
 MOMENT = datetime(2024, 2, 29, 23, 59, 7, 120_000, tzinfo=UTC)
 
 
@@ -75,7 +76,7 @@ def test_what_is_no_time_or_may_be_another_elsewhere_is_uncertain(text: str) -> 
 
 @pytest.mark.parametrize(
     "pattern",
-    ["yyyy-MM", "MMM dd yyyy", "yyyy-MM-dd'T", "yyyy-MM-dd[ HH]", "yy-MM-dd", "yyyy-MM-dd HH HH"],
+    ["yyyy-MM", "MMM dd yyyy", "yyyy-MM-dd'T", "yyyy-MM-dd[ HH]", "yy-MM-dd", "yyyy-MM-dd HH HH", *JAVAS_OWN],
 )
 def test_patterns_only_spark_knows(pattern: str) -> None:
     assert FixedTimes.of(pattern) is None

@@ -154,12 +154,12 @@ class BatchRunner:
 
     def open(self, batch: BatchRef) -> BatchState:
         """Begin a batch, or find it as an earlier run left it."""
+        # Before anybody can see that its events are taken: a mark that moved in between would make them late.
+        for window in self.windows.values():
+            window.stamp(batch)
         known = self.ledger.open_batch(batch.source, batch.start, batch.end, list(self.sinks))
         if known.settled:
             remove_receipts(receipts_directory(self.state, batch))
-        for name, window in self.windows.items():
-            if not self._window_done(known, name):
-                window.stamp(batch)
         self._tell_windows(known)  # a kill, or whoever has settled it elsewhere, has not
         return known
 

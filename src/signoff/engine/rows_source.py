@@ -66,12 +66,16 @@ def rows_stream(spark: SparkSession, schema: StructType) -> DataStreamReader:
 
 def parsed_rows(stream: DataFrame, schema: StructType) -> DataFrame:
     """What is in the rows of such a log."""
-    from pyspark.sql import functions as F  # noqa: N812 - the processes that plan the source do not need it
+    # Here: the processes that plan the source need none of it.
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from signoff.transforms.parse_json import CORRUPT
 
     early, *columns = early_columns(_STEP, schema)
+    row = F.from_json("payload", schema, {"columnNameOfCorruptRecord": CORRUPT})
     if early not in stream.columns:
-        return stream.select(F.from_json("payload", schema).alias("row")).select("row.*")
-    parsed = stream.withColumn("row", F.when(~F.col(early), F.from_json("payload", schema)))
+        return stream.select(row.alias("row")).select("row.*")
+    parsed = stream.withColumn("row", F.when(~F.col(early), row))
     return parsed.select(
         *(
             F.when(F.col(early), F.col(column)).otherwise(F.col("row")[name]).alias(name)

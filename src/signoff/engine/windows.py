@@ -103,18 +103,22 @@ class Silence:
     def __init__(self, window: WindowIntake, queries: Sequence[SourceQuery], ledger: Ledger) -> None:
         self.window, self.queries = window, queries
         self._ledger = ledger
-        self._heads: dict[str, int] = {}
+        self._heads: dict[tuple[str, float], int] = {}
+        """How far a source had come, by its name and since when it is silent."""
 
     def taken(self) -> dict[str, int]:
         """For each source that is silent, up to where its events had come then, if all of these are taken."""
         silent = self.window.marks.silent()
+        heads = {query.source: query.log.head() for query in self.queries}
         self._heads = {
-            query.source: self._heads.get(query.source, query.log.head())
-            for query in self.queries
-            if query.source in silent
+            (source, since): self._heads.get((source, since), heads[source])
+            for source, since in silent.items()
+            if source in heads
         }
         return {
-            source: head for source, head in self._heads.items() if self._ledger.books(source).next >= head
+            source: head
+            for (source, _), head in self._heads.items()
+            if self._ledger.books(source).next >= head
         }
 
 

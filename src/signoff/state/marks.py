@@ -164,8 +164,8 @@ class Marks(StateNotes):
                 if left or name not in self._sources:
                     db.execute(f"DELETE FROM stamps WHERE {_BATCH}", (name, start, replay))
 
-    def silent(self) -> frozenset[str]:
-        """The sources of which nothing has come to the step for as long as it waits for them."""
+    def silent(self) -> dict[str, float]:
+        """The sources that have sent the step nothing for as long as it waits for them, and since when."""
         with self._store.read() as db:
             return self._silent(db)
 
@@ -179,7 +179,7 @@ class Marks(StateNotes):
         with self._store.read() as db:
             quiet = {
                 source
-                for source in self._silent(db) & (taken or {}).keys()
+                for source in self._silent(db).keys() & (taken or {}).keys()
                 if not self._on_their_way(db, source, (taken or {})[source])
             }
             reached, found = _mark(db), self._found(db, quiet)
@@ -281,14 +281,11 @@ class Marks(StateNotes):
         tail = [int(moment) for _, moment in json.loads(row["tail"])]
         return min(tail) - self._progress.lateness if tail else None
 
-    def _silent(self, db: sqlite3.Connection) -> frozenset[str]:
+    def _silent(self, db: sqlite3.Connection) -> dict[str, float]:
         idle, now = self._progress.idle_after, self._clock()
-        active = dict(db.execute("SELECT source, active FROM seen").fetchall())
-        return frozenset(
-            source
-            for source in self._sources
-            if idle is not None and now - max(active.get(source, self._began), self._began) > idle
-        )
+        seen = dict(db.execute("SELECT source, active FROM seen").fetchall())
+        active = {source: max(seen.get(source, self._began), self._began) for source in self._sources}
+        return {source: at for source, at in active.items() if idle is not None and now - at > idle}
 
     @staticmethod
     def _on_their_way(db: sqlite3.Connection, source: str, upto: int) -> bool:

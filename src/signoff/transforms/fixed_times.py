@@ -118,6 +118,11 @@ class FixedTimes:
         numbers = [token[0] for token in tokens if token[0] in "yMdHmsSXz"]
         if "".join(tokens) != pattern or not set("yMd") <= set(numbers) or len(numbers) > len(set(numbers)):
             return None
+        # Java has its own ways with a fraction next to digits, a zone besides an offset, and two quotes.
+        if not pattern.isascii() or "''" in pattern or {"X", "z"} <= set(numbers):
+            return None
+        if re.search(r"(^|[yMdHms])S|S[yMdHms]", pattern):
+            return None
         choices = [_choices(token) for token in tokens]
         return cls(tuple(Form.of(itertools.chain(*items)) for items in itertools.product(*choices)))
 

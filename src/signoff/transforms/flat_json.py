@@ -28,7 +28,6 @@ from pyspark.sql.types import (
     FloatType,
     FractionalType,
     IntegerType,
-    IntegralType,
     LongType,
     ShortType,
     StringType,
@@ -47,6 +46,13 @@ _MANY_DIGITS, _MANY_ARRAYS = "[0-9]{100}", 500
 """Part of any number that is too long, and fewer brackets than it takes to be too deep."""
 _NO_NUMBER = r"NaN|Inf(inity)?\s*[,}\]]"
 """Not all parsers take all of these for a number."""
+_TOO_LARGE: dict[type[DataType], str] = {
+    ByteType: "[2-9][0-9]{2}|1[3-9][0-9]|[0-9]{4}",
+    ShortType: "[4-9][0-9]{4}|3[3-9][0-9]{3}|[0-9]{6}",
+    IntegerType: "[3-9][0-9]{9}|2[2-9][0-9]{8}|[0-9]{11}",
+    LongType: "[0-9]{19}",
+}
+"""Integers that are beyond their type, nearly all of them."""
 _FEW = 64
 """Of so few texts one of which does not fit its type it is not found out which."""
 _TRIED = 256
@@ -71,12 +77,7 @@ class FlatJson:
         self._times = times
         self._types = [to_arrow_type(field.dataType, timezone="UTC") for field in schema]
         self._read_as = {field.name: _read_as(field.dataType) for field in schema}
-        integers = [
-            field.name
-            for field in schema
-            if isinstance(field.dataType, IntegralType) and re.fullmatch(r"\w+", field.name, re.ASCII)
-        ]
-        self._no_integer = rf'"(?:{"|".join(integers)})"\s*:\s*-?[0-9]*(?:[^-0-9,}}\s]|[0-9]{{19}})'
+        self._no_integer = "|".join(_no_integer(kind, schema) for kind in _TOO_LARGE)
         """In a text in which an integer may not be one."""
         columns = pa.schema(self._read_as.items())
         self._options = pj.ParseOptions(explicit_schema=columns, unexpected_field_behavior="ignore")
@@ -95,7 +96,7 @@ class FlatJson:
         return cls(schema, times or FixedTimes(()))
 
     def parse(self, texts: pa.StringArray) -> tuple[pa.BooleanArray, list[pa.Array]]:
-        """Of each text whether it was parsed, and the columns, null where it was not."""
+        """Of each text whether it was parsed, and the columns, whose values count only where it was."""
         if texts.null_count == len(texts):
             return self._nothing(len(texts))
         if len(texts) > 2 * _TRIED:
@@ -246,6 +247,15 @@ class _Lines:
         if _holds(signs, b"NaN") or _holds(signs, b"Inf"):
             plain &= ~self.match(_NO_NUMBER)
         return plain
+
+
+def _no_integer(kind: type[DataType], schema: StructType) -> str:
+    """A pattern for texts in which a field of this type may be no such integer."""
+    fields = [f.name for f in schema if type(f.dataType) is kind and re.fullmatch(r"\w+", f.name, re.ASCII)]
+    # Without such a field nothing is to match: no text has this byte.
+    return (
+        rf'"(?:{"|".join(fields)})"\s*:\s*-?(?:[0-9]*[^-0-9,}}\s]|{_TOO_LARGE[kind]})' if fields else r"\x00"
+    )
 
 
 def _is_simple(kind: DataType) -> bool:
