@@ -18,7 +18,7 @@ _OF_TASKS = (
     "pyarrow.compute",
     "pyspark.sql.pandas.serializers",
     "signoff.engine.delivery",
-    "signoff.engine.early",
+    "signoff.transforms.early",
 )
 
 
