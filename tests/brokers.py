@@ -305,11 +305,13 @@ class RabbitMQ:
         """Take all messages that wait in the queue, acknowledging them."""
         taken: list[Message] = []
         with self.channel() as channel:
+            there = channel.queue_declare(queue, passive=True).method.message_count
             channel.basic_qos(prefetch_count=10_000)
             last = 0
             for method, properties, body in channel.consume(queue, inactivity_timeout=0.3):
-                if method is None:  # a pause; the end only if nothing waits
-                    if channel.queue_declare(queue, passive=True).method.message_count == 0:
+                if method is None:  # a pause; the end only if nothing waits, and what was there has come
+                    ready = channel.queue_declare(queue, passive=True).method.message_count
+                    if not ready and not channel.get_waiting_message_count() and len(taken) >= there:
                         break
                     continue
                 last = method.delivery_tag

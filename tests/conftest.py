@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+from signoff.pipeline import secrets
 from tests.brokers import RabbitMQ, private_rabbitmq, rabbitmq_is_installed
 from tests.servers import PostgresServer, postgres_programs, private_postgres
 from tests.spark_archive import use_archive
@@ -61,6 +62,13 @@ def _turn(item: pytest.Item) -> int:
         starts_processes = _OF_PROCESSES & set(getattr(item, "fixturenames", ()))
         return 2 if starts_processes or item.get_closest_marker("crash") or "examples" in item.nodeid else 3
     return 1 if item.get_closest_marker("servers") else 0
+
+
+@pytest.fixture(autouse=True)
+def own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test makes a secret is none for the others: a random one may be any word."""
+    monkeypatch.setattr(secrets, "_registered", set(secrets._registered))
+    monkeypatch.setattr(secrets, "_longest_first", secrets._longest_first)
 
 
 @pytest.fixture(scope="session")

@@ -57,7 +57,9 @@ def narrator(desk: Desk, graph: Graph) -> Iterator[Seen]:
 
 
 def _narrate(remarks: list[Remark], over: threading.Event, seen: Seen) -> None:
-    while not over.wait(_LOOK_EVERY_S):
+    last = False
+    while not last:
+        last = over.wait(_LOOK_EVERY_S)
         seen.look()
         for remark in [one for one in remarks if one.holds()]:
             say("→ " + remark.text())

@@ -17,6 +17,7 @@ import json
 import os
 import random
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -675,8 +676,7 @@ def fill_logs(world: World, state: Path) -> None:
 def machine_directory() -> Iterator[Path]:
     """A directory in memory, where there is one: an fsync costs nothing there."""
     base = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(os.environ.get("TMPDIR", "/tmp"))
-    directory = base / f"signoff-model-{os.getpid()}"
-    directory.mkdir()
+    directory = Path(tempfile.mkdtemp(prefix="signoff-model-", dir=base))
     try:
         yield directory
     finally:

@@ -177,6 +177,8 @@ def test_a_sink_that_is_behind_catches_up_although_new_batches_never_end(runner,
 
 def test_what_waits_is_bounded_and_small_batches_become_larger(runner, parking, monkeypatch):
     monkeypatch.setattr(parking_module, "_MOST", 30)
+    for wait in ("_SLOWER_S", "_SLOWEST_S"):
+        monkeypatch.setattr(parking_module, wait, 3600.0)
     runner.down, runner.wait = {"a"}, 3600.0
     for number in range(29):
         parking.take(numbered(number))

@@ -17,7 +17,7 @@ from signoff.sources.http import ADDRESS_FILE, HttpConfig
 from signoff.sources.rabbitmq import RabbitmqConfig
 from tests.brokers import RabbitMQ
 from tests.intake.processes import IntakeProcess, logged, settle
-from tests.servers import wait_until
+from tests.servers import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -63,9 +63,9 @@ def in_batch(base: Path, start: int, end: int, *sinks: str) -> None:
 
 def test_a_file_that_is_not_settled_in_time_is_refused_and_the_log_says_who_owed_it(tmp_path: Path) -> None:
     put(tmp_path, "a.jsonl", 3)
+    (tmp_path / "state").mkdir(exist_ok=True)
+    in_batch(tmp_path, 0, 2, "archive", "table")  # in time, however slow the machine is
     with IntakeProcess(tmp_path, files("500ms")) as intake:
-        intake.wait_for_log(3)
-        in_batch(tmp_path, 0, 2, "archive", "table")
         intake.wait_for(lambda status: status.settled_sequence == 3)
         assert (tmp_path / "in/refused/a.jsonl").exists()
         assert account(tmp_path, 3).expired == 3
@@ -76,7 +76,7 @@ def test_a_file_that_is_not_settled_in_time_is_refused_and_the_log_says_who_owed
         assert reason(tmp_path, 2).endswith("in the log, in no batch yet")
         settle(tmp_path, 0, 2)  # too late
         intake.process.stdin.close()
-        assert intake.process.wait(30) == 0
+        assert intake.process.wait(PATIENCE_S) == 0
         said = [line for line in intake.error().splitlines() if "expired" in line]
     assert len(said) == 1
     assert 'source "incoming": 3 events expired (incoming/0 to 2)' in said[0]
@@ -89,18 +89,21 @@ def test_a_file_that_is_not_settled_in_time_is_refused_and_the_log_says_who_owed
 
 def test_what_is_settled_in_time_does_not_expire(tmp_path: Path) -> None:
     put(tmp_path, "a.jsonl", 3)
-    with IntakeProcess(tmp_path, files("1s")) as intake:
+    with IntakeProcess(tmp_path, files("1h")) as intake:
         intake.wait_for_log(3)
         settle(tmp_path, 0, 3, owed={1})
+        intake.wait_for(lambda status: status.settled_sequence == 1)
+        intake.kill()
+    with IntakeProcess(tmp_path, files("1s")) as intake:
         intake.wait_for(lambda status: status.settled_sequence == 3)
     found = account(tmp_path, 3)
     assert (found.delivered, found.expired) == (2, 1)
 
 
-def settle_until_the_rest_expires(base: Path, count: int) -> float:
-    """Settle one event after the other, twenty a second; returns the age of the last one when it expired."""
-    received = LogReader(base / "state/log/incoming").lookup([count - 1])[count - 1]["received_at"]
-    start, done = received.timestamp(), 0
+def settle_until_the_rest_expires(base: Path, count: int) -> tuple[float, float]:
+    """Settle one event after the other, twenty a second. Returns how old the first of the others was when
+    they expired, and the longest time between two that were settled."""
+    start, done, longest, last = time.time(), 0, 0.0, time.time()
 
     def expired() -> bool:
         return account(base, count).expired > 0
@@ -108,16 +111,19 @@ def settle_until_the_rest_expires(base: Path, count: int) -> float:
     while not expired():
         settle(base, done, done + 1)
         done += 1
+        longest, last = max(longest, time.time() - last), time.time()
         assert done < count, "it went on and on"
         wait_until(lambda least=done / 20: time.time() - start >= least or expired())
-    return time.time() - start
+    received = LogReader(base / "state/log/incoming").lookup([done])[done]["received_at"]
+    return time.time() - received.timestamp(), max(longest, time.time() - last)
 
 
 def test_progress_does_not_extend_the_time_of_a_file(tmp_path: Path) -> None:
     put(tmp_path, "a.jsonl", 200)
     with IntakeProcess(tmp_path, files("1s")) as intake:
         intake.wait_for_log(200)
-        assert settle_until_the_rest_expires(tmp_path, 200) >= 1.0
+        lasted, _ = settle_until_the_rest_expires(tmp_path, 200)
+        assert lasted >= 1.0
         intake.wait_for(lambda status: status.settled_sequence == 200)
     found = account(tmp_path, 200)
     assert found.delivered + found.expired == 200
@@ -133,7 +139,7 @@ def test_after_a_kill_the_time_goes_on_from_the_receipt(tmp_path: Path) -> None:
     received = LogReader(tmp_path / "state/log/incoming").lookup([2])[2]["received_at"].timestamp()
     put(tmp_path, "b.jsonl", 1)
     with IntakeProcess(tmp_path, files("2s")) as intake:
-        intake.wait_for(lambda status: status.settled_sequence == 3)
+        intake.wait_for(lambda status: status.settled_sequence >= 3)
         expired_at = (tmp_path / "in/refused/a.jsonl").parent.stat().st_mtime
         assert expired_at - received >= 1.9
         assert reason(tmp_path, 1).startswith("not settled within 2 s")
@@ -170,15 +176,14 @@ def test_a_hundred_thousand_events_expire_in_parts(tmp_path: Path) -> None:
 
 @pytest.mark.crash
 def test_what_a_broken_connection_left_behind_expires_too(tmp_path: Path) -> None:
-    config = HttpConfig(port=0, acknowledge_within=2.0)
-    with IntakeProcess(tmp_path, config) as intake:
+    with IntakeProcess(tmp_path, HttpConfig(port=0, acknowledge_within=3600)) as intake:
         intake.wait_for(lambda status: status.updated_at > 0)
         address = orjson.loads((intake.job.directory / ADDRESS_FILE).read_bytes())["address"]
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(address, content=b"[1,2]", timeout=0.5)
         intake.wait_for_log(2)
         intake.kill()
-    with IntakeProcess(tmp_path, config) as intake:
+    with IntakeProcess(tmp_path, HttpConfig(port=0, acknowledge_within=0.2)) as intake:
         intake.wait_for(lambda status: status.settled_sequence == 2)
     assert account(tmp_path, 2).expired == 2
 
@@ -218,7 +223,10 @@ def test_an_expired_message_goes_back_to_its_queue_and_is_a_new_event(
     rabbitmq: RabbitMQ, queue: str, tmp_path: Path
 ) -> None:
     rabbitmq.publish(numbered(7), queue, message_id=lambda _: "seven")
-    with IntakeProcess(tmp_path, rabbit(rabbitmq, "500ms")) as intake:
+    with IntakeProcess(tmp_path, rabbit(rabbitmq, "1h")) as intake:
+        intake.wait_for_log(1)
+        with Ledger(tmp_path / "state" / "ledger.db") as ledger:
+            ledger.expire("incoming", {0: "late"})
         intake.wait_for_log(2)
         assert logged(tmp_path)[:2] == numbered(7, 7)
         assert account(tmp_path, 2).expired == 1
@@ -264,9 +272,12 @@ def test_a_message_that_went_back_because_it_expired_is_not_swallowed_by_the_nex
     rabbitmq: RabbitMQ, queue: str, tmp_path: Path
 ) -> None:
     rabbitmq.publish(numbered(1), queue)
-    with IntakeProcess(tmp_path, rabbit(rabbitmq, "500ms")) as intake:
+    with IntakeProcess(tmp_path, rabbit(rabbitmq, "1h")) as intake:
         intake.wait_for_log(1)
         intake.stop()  # so that it stays in the queue
+        intake.wait_for_state("stopped")
+        with Ledger(tmp_path / "state" / "ledger.db") as ledger:
+            ledger.expire("incoming", {0: "late"})
         rabbitmq.wait_for(queue, 1)
         intake.kill()
     assert account(tmp_path, 1).expired == 1
@@ -304,9 +315,9 @@ def test_while_the_pipeline_makes_progress_messages_have_more_time_but_not_beyon
     config = rabbit(rabbitmq, "1s", consumer_timeout="5s", max_redeliveries=0)
     with IntakeProcess(tmp_path, config) as intake:
         intake.wait_for_log(200)
-        lasted = settle_until_the_rest_expires(tmp_path, 200)
+        lasted, longest_pause = settle_until_the_rest_expires(tmp_path, 200)
         intake.wait_for(lambda status: status.settled_sequence == 200)
-    assert lasted >= 4.4
+    assert lasted >= 4.4 or longest_pause >= 1.0, "without progress there is no more time"
     found = account(tmp_path, 200)
     assert found.delivered + found.expired == 200
 
@@ -315,9 +326,13 @@ def test_without_progress_messages_expire_when_their_time_is_up(
     rabbitmq: RabbitMQ, queue: str, tmp_path: Path
 ) -> None:
     rabbitmq.publish(numbered(1, 2), queue)
-    config = rabbit(rabbitmq, "1s", consumer_timeout="1h", max_redeliveries=0)
-    with IntakeProcess(tmp_path, config) as intake:
+    others = {"consumer_timeout": "1h", "max_redeliveries": 0}
+    with IntakeProcess(tmp_path, rabbit(rabbitmq, "30m", **others)) as intake:
         intake.wait_for_log(2)
         settle(tmp_path, 0, 1)
+        intake.wait_for(lambda status: status.settled_sequence == 1)
+        intake.kill()
+    rabbitmq.wait_for(queue, 1)
+    with IntakeProcess(tmp_path, rabbit(rabbitmq, "1s", **others)) as intake:
         intake.wait_for(lambda status: status.settled_sequence == 2)
     assert account(tmp_path, 2).expired == 1

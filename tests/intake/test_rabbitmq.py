@@ -15,6 +15,7 @@ from signoff.pipeline.model import LogSettings
 from signoff.sources.rabbitmq import RabbitmqConfig
 from tests.brokers import PASSWORD, RabbitMQ
 from tests.intake.processes import IntakeProcess, logged, settle
+from tests.servers import PATIENCE_S
 
 pytestmark = pytest.mark.servers
 
@@ -84,6 +85,7 @@ def test_what_was_put_back_is_a_new_event_also_for_the_next_process(
         intake.wait_for_state("stopped")
         give_up(tmp_path, 0, 3, [1])
         rabbitmq.wait_for(queue, 1)
+        intake.wait_for(lambda status: status.settled_sequence == 3)
         intake.kill()
     with IntakeProcess(tmp_path, config(rabbitmq)) as intake:
         intake.wait_for_events(4)
@@ -125,13 +127,13 @@ def test_a_full_log_holds_the_source_back_and_keeps_its_connection(
 ) -> None:
     rabbitmq.publish([b"%05d" % n + b"x" * 2000 for n in range(4000)], queue)
     log = LogSettings(max_bytes=MIB, segment_bytes=64 * 1024)
-    with IntakeProcess(tmp_path, config(rabbitmq, heartbeat=1, log=log)) as intake:
+    with IntakeProcess(tmp_path, config(rabbitmq, heartbeat=3, log=log)) as intake:
         full = intake.wait_for(
             lambda now: now.state == "held" and now.durable_sequence == now.next_sequence > 0
         )
         head = full.durable_sequence
         with pytest.raises(AssertionError):  # a lost connection would give the messages back
-            rabbitmq.wait_for(queue, 4000, timeout_s=3.0)
+            rabbitmq.wait_for(queue, 4000, timeout_s=9.0)
         settle(tmp_path, 0, head)
         trim(intake.job.log_directory, head, spare=200_000, room_bytes=MIB // 2)
         intake.wait_for(lambda status: status.durable_sequence > head)
@@ -146,7 +148,7 @@ def test_the_password_is_in_no_status_and_no_error(rabbitmq: RabbitMQ, queue: st
         file = intake.job.directory / "status.json"
         assert "incorrect-horse" not in file.read_text()
         intake.process.stdin.close()
-        intake.process.wait(30)
+        intake.process.wait(PATIENCE_S)
         said = intake.error()
         assert "ACCESS_REFUSED" in said
         assert "incorrect-horse" not in said

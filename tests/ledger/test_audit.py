@@ -107,3 +107,11 @@ def test_log_that_lost_unsettled_events_is_found(filled: Path) -> None:
 def test_source_that_left_the_pipeline_stays_in_the_account(filled: Path) -> None:
     report = audit_state(filled, ["other"], lambda _: FakeLog(10))
     assert set(report.accounts) == {"other", "incoming"}
+
+
+def test_rows_of_a_buffer_that_are_in_no_batch_yet_are_part_of_the_account(filled: Path) -> None:
+    (filled / "log" / "table.buffer").mkdir(parents=True)
+    report = look(filled)
+    assert report.balanced
+    assert report.buffers["table.buffer"].in_flight == 10
+    assert report.total.received == 10, "they are rows, and no events received"

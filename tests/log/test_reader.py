@@ -41,12 +41,15 @@ def test_only_the_columns_asked_for_are_read(directory: Path) -> None:
 
 
 def test_events_share_the_memory_of_the_mapped_file(directory: Path) -> None:
+    import gc
+
     import pyarrow as pa
 
     write(directory, 500)
+    gc.collect()  # of what other tests have left
     before = pa.total_allocated_bytes()
     held = list(LogReader(directory).read(0, 500))
-    assert pa.total_allocated_bytes() == before
+    assert pa.total_allocated_bytes() <= before
     assert held[0][1].column("payload")[3].as_py() == b"3"
 
 

@@ -12,6 +12,7 @@ import pytest
 from signoff.log import LogWriter, exclude
 from signoff.log.spark import RangeReader, read_range
 from tests.log.events import RECEIVED_AT, batch, numbered, small_settings, write
+from tests.servers import PATIENCE_S
 
 pytestmark = pytest.mark.spark
 
@@ -41,7 +42,7 @@ class Stream:
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination(60)
+        assert query.awaitTermination(PATIENCE_S)
         return self.batches
 
 

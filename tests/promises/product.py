@@ -24,9 +24,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -47,6 +47,7 @@ from signoff.engine.supervise import STILL_OWED, Run, RunOptions
 from signoff.errors import PipelineError
 from signoff.intake import Status, read_status
 from signoff.ledger import Ledger
+from signoff.ledger.runlock import RunLock
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.load import load
@@ -66,6 +67,8 @@ SPARK: dict[str, Any] = {
 """Java does not optimise what runs only for seconds: half the CPU of a start."""
 SOON = {"initial_ms": 10, "max_ms": 50}
 """A `retry` that a test has the time to wait for."""
+LATER = {"initial_ms": 600_000, "max_ms": 600_000}
+"""A `retry` of one try in a run: while the sink is known to owe, no pass to it is under way."""
 
 
 def books(**counts: int) -> dict[str, int]:
@@ -80,6 +83,8 @@ class Completed:
 
     code: int
     output: str
+    answer: str = ""
+    """What a command wrote to its standard output: what a run logs meanwhile is not in it."""
 
 
 def _with_the_tests() -> str:
@@ -232,7 +237,7 @@ class Product:
         address = wait_until(lambda: self._address(source), what=f"the intake of {source}")
         content = events if isinstance(events, bytes) else json.dumps(events).encode()
         return self._clients.submit(
-            httpx.post, address, content=content, headers=dict(headers or {}), timeout=280, trust_env=False
+            httpx.post, address, content=content, headers=dict(headers or {}), timeout=900, trust_env=False
         )
 
     def _address(self, source: str) -> str | None:
@@ -260,7 +265,7 @@ class Product:
         """Another command of the CLI, called in this process."""
         result = CliRunner().invoke(app, list(args))
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return Completed(result.exit_code, result.output)
+        return Completed(result.exit_code, result.output, result.stdout)
 
     def audit(self) -> dict[str, Any]:
         """`signoff audit --json`."""
@@ -283,11 +288,11 @@ class Product:
     def dead_letters(self) -> list[dict[str, Any]]:
         """`signoff dead-letters list --json`."""
         done = self.command("dead-letters", "list", str(self.file), "--json")
-        return [json.loads(line) for line in done.output.splitlines()]
+        return [json.loads(line) for line in done.answer.splitlines()]
 
     def explain(self, event_id: str) -> dict[str, Any]:
         """`signoff explain --json`."""
-        found: dict[str, Any] = json.loads(self.command("explain", str(self.file), event_id, "--json").output)
+        found: dict[str, Any] = json.loads(self.command("explain", str(self.file), event_id, "--json").answer)
         return found
 
     def status(self) -> dict[str, Any]:
@@ -377,6 +382,8 @@ class Inline(Product):
         options = RunOptions(once, drain_s, patience_s if once else None)
         running = InlineRunning(self, self._spark, options, engine_when)
         self._runs.append(running)
+        # A command that finds no run may start one of its own, here, on this very session.
+        wait_until(lambda: running.ended or RunLock(self.state).held_by(), what="the run has begun")
         return running
 
     def run_once(
@@ -429,21 +436,11 @@ class InlineRunning:
         assert self.ended, f"the run does not end:\n{self.output}"
 
     def _execute(self) -> None:
-        handler = logging.FileHandler(self._log)
-        logger = logging.getLogger("signoff")
-        level, propagate = logger.level, logger.propagate
-        logger.addHandler(handler)
-        logger.setLevel(logging.INFO)
-        logger.propagate = False
         try:
-            self._code = self._run.execute()
+            with _logged_to(self._log):
+                self._code = self._run.execute()
         except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
             self._failure = error
-        finally:
-            logger.removeHandler(handler)
-            logger.setLevel(level)
-            logger.propagate = propagate
-            handler.close()
 
 
 class InlineEngine(Child):
@@ -506,6 +503,31 @@ class InlineEngine(Child):
         except BaseException:  # what ends a process with a traceback
             logger.exception("the engine crashed")
             self._code = 1
+
+
+_logs: list[logging.Handler] = []
+_logs_lock = threading.Lock()
+
+
+@contextmanager
+def _logged_to(file: Path) -> Iterator[None]:
+    """What is logged goes into the file meanwhile; two runs may be under way."""
+    handler, logger = logging.FileHandler(file), logging.getLogger("signoff")
+    with _logs_lock:
+        _logs.append(handler)
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+    try:
+        yield
+    finally:
+        with _logs_lock:
+            logger.removeHandler(handler)
+            _logs.remove(handler)
+            if not _logs:
+                logger.setLevel(logging.NOTSET)
+                logger.propagate = True
+        handler.close()
 
 
 def _alive(pid: int) -> bool:

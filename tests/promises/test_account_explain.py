@@ -24,7 +24,7 @@ def test_every_state_of_an_event_is_explained_while_the_run_goes_on(inline, webh
     product = inline(
         sources={
             "incoming": {"type": "files", "path": "in/*.jsonl", "max_events_per_batch": 10},
-            "asked": {"type": "http", "port": 0, "acknowledge_within": "2s"},
+            "asked": {"type": "http", "port": 0, "acknowledge_within": "5s"},
         },
         transforms={
             "rows": {"type": "parse_json", "input": "incoming", "schema": SCHEMA},
@@ -53,7 +53,7 @@ def test_every_state_of_an_event_is_explained_while_the_run_goes_on(inline, webh
     question = product.post({"n": 0}, source="asked", headers=JSON)
     running.wait_for(lambda: _tried(product, 4, "second"))
     running.wait_for(lambda: product.received() == 15)
-    assert question.result(30).status_code == 503
+    assert question.result(60).status_code == 503
 
     delivered = product.explain("incoming/0")
     assert (delivered["state"], delivered["acknowledged"]) == ("delivered", True)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.promises.product import HTTP
+
 pytestmark = pytest.mark.spark
 
 SCHEMA = "n BIGINT, at TIMESTAMP, value DOUBLE, on BOOLEAN, tags ARRAY<STRING>, place STRUCT<x: INT>"
@@ -118,7 +120,7 @@ def test_malformed_lines_of_every_kind_are_dead_letters_with_a_reason(inline):
 @pytest.mark.case(32)
 def test_malformed_requests_are_refused_or_dead_lettered_and_good_ones_still_settle(inline):
     product = inline(
-        sources={"incoming": {"type": "http", "port": 0, "max_body_bytes": 100_000}},
+        sources={"incoming": {**HTTP, "max_body_bytes": 100_000}},
         transforms={"rows": {"type": "parse_json", "input": "incoming", "schema": "n BIGINT"}},
         sinks={"archive": {"type": "files", "input": "rows", "path": "out"}},
     )
@@ -129,7 +131,7 @@ def test_malformed_requests_are_refused_or_dead_lettered_and_good_ones_still_set
         assert product.post(body, headers=as_json).result(30).status_code == status, body[:20]
     assert product.received() == 0, "what cannot be understood never became an event"
     lines = b'{"n": 1}\n{"n": \xff}\nnonsense\n[1]\n\n{"n": "x"}\n{"n": 2}\n'
-    answer = product.post(lines, headers=as_lines).result(60)
+    answer = product.post(lines, headers=as_lines).result(120)
     assert answer.status_code == 200 and answer.json()["events"] == 6
     running.terminate()
     letters = product.dead_letters()

@@ -9,10 +9,12 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from tests.promises.product import SPARK, Product
@@ -74,7 +76,7 @@ class Killed:
             directory,
             sources={
                 "plain": {"type": "files", "path": "plain/*.jsonl", "on_acknowledge": "move"},
-                "seen": {"type": "http", "port": free_port(), "acknowledge_within": "5m"},
+                "seen": {"type": "http", "port": free_port(), "acknowledge_within": "15m"},
             },
             transforms={
                 "plain_rows": {**ROWS, "input": "plain"},
@@ -109,7 +111,8 @@ class Killed:
         running.wait_for(lambda: self._asked_again(*asked) and len(self.seen.writes) >= 4)
         asked = len(self.hooks["held"].requests), len(self.hooks["also_held"].requests)
         for pid in product.python_worker_pids():
-            product.kill9(pid)
+            with suppress(psutil.NoSuchProcess):
+                product.kill9(pid)
         running.wait_for(lambda: self._asked_again(*asked) and len(self.seen.writes) >= 6)
         self.still_early = [self.moved.exists(), self.answer.done(), *_settled(product)]
         for hold in holds:
@@ -226,7 +229,7 @@ class Load:
 
     def finish(self) -> None:
         for one in self._pending:
-            one.result(120)
+            one.result(600)
 
     def close(self) -> None:
         self._over.set()

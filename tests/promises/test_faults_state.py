@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.promises.product import SIGNOFF
+from tests.promises.product import LATER, SIGNOFF
 from tests.servers import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.spark
@@ -51,7 +51,7 @@ def owing(product: Any, sink: str) -> bool:
 def test_a_damaged_checkpoint_is_mended_from_the_ledger_while_a_batch_is_open(inline, webhook, damage):
     product = inline(
         sources={"incoming": FILES}, transforms={"parsed": ROWS, "rows": STREAMS},
-        sinks={"archive": ARCHIVE, "hook": hook_to(webhook)},
+        sinks={"archive": ARCHIVE, "hook": hook_to(webhook, retry=LATER)},
     )  # fmt: skip
     product.put("1.jsonl", numbered(0, 10))
     assert product.run_once().code == 0
@@ -114,7 +114,7 @@ def test_what_a_dedupe_has_seen_survives_a_kill_between_the_record_and_sparks_co
 
 def test_a_sink_that_is_renamed_while_it_owes_a_batch_gets_it_under_its_new_name(inline, webhook):
     down = webhook.answer(503)
-    sinks = {"archive": ARCHIVE, "hook": hook_to(webhook)}
+    sinks = {"archive": ARCHIVE, "hook": hook_to(webhook, retry=LATER)}
     product = inline(sources={"incoming": FILES}, transforms={"rows": ROWS}, sinks=sinks)
     product.put("1.jsonl", numbered(0, 10))
     running = product.start(drain_s=0.0)
@@ -133,7 +133,7 @@ def test_a_sink_that_is_renamed_while_it_owes_a_batch_gets_it_under_its_new_name
 
 def test_a_sink_that_is_taken_out_while_it_owes_a_batch_holds_nothing_up(inline, webhook):
     webhook.answer(503)
-    sinks = {"archive": ARCHIVE, "hook": hook_to(webhook)}
+    sinks = {"archive": ARCHIVE, "hook": hook_to(webhook, retry=LATER)}
     product = inline(sources={"incoming": FILES}, transforms={"rows": ROWS}, sinks=sinks)
     product.put("1.jsonl", numbered(0, 10))
     running = product.start(drain_s=0.0)
@@ -150,7 +150,8 @@ def test_a_sink_that_is_taken_out_while_it_owes_a_batch_holds_nothing_up(inline,
 
 def test_a_sink_that_is_added_while_a_batch_is_open_gets_the_batch_and_its_own_errors(inline, webhook):
     webhook.answer(503, times=None)
-    product = inline(sources={"incoming": FILES}, transforms={"rows": ROWS}, sinks={"hook": hook_to(webhook)})
+    hook = hook_to(webhook, retry=LATER)
+    product = inline(sources={"incoming": FILES}, transforms={"rows": ROWS}, sinks={"hook": hook})
     product.put("1.jsonl", [*numbered(0, 9), {"n": 9, "late": "no number"}])
     running = product.start(drain_s=0.0)
     running.wait_for(lambda: owing(product, "hook"))
@@ -195,7 +196,7 @@ def test_a_batch_that_is_half_retried_keeps_its_attempts_across_runs(inline, web
     running.wait_for(lambda: owing(product, "hook"))
     running.terminate()
     tried = len(webhook.requests)
-    assert product.run_once().code == 0
+    assert product.run_once(patience_s=300).code == 0
     sent = [request.ids[0] for request in webhook.requests]
     assert sorted(id_ for id_ in set(sent) if sent.count(id_) == 1) == ["incoming/1", "incoming/3"]
     # The pass that the end of the first run cut off may have sent what was not recorded any more.

@@ -62,10 +62,12 @@ def groups(rows: Iterable[dict[str, Any]]) -> set[tuple[str, tuple[int, ...], st
 
 
 def test_events_of_a_key_are_folded_by_condition_count_and_timeout(inline: Make) -> None:
-    product = inline(
-        **pipeline(FILES | {"max_events_per_batch": 4}, until="state = 'done'", count=3, timeout="2s")
-    )
-    product.put("a.jsonl", events("x1 y1 x2 z1! x3 x4 y2 x5 x6 y3! x7"))
+    described = {"source": FILES | {"max_events_per_batch": 4}, "until": "state = 'done'", "count": 3}
+    product = inline(**pipeline(**described, timeout="10m"))
+    product.put("a.jsonl", events("x1 y1 x2 z1! x3 x4 y2 x5 x6 y3!"))
+    assert product.run_once().code == 0
+    product.write(pipeline(**described, timeout="1s"))
+    product.put("b.jsonl", events("x7"))
     assert product.run_once().code == 0
     assert groups(product.table()) == {
         ("x", (1, 2, 3), "count"),
@@ -193,9 +195,9 @@ def test_folds_survive_a_kill_whenever_their_events_are_settled(real: Callable[.
     for number in range(2):
         product.put(f"{number}.jsonl", events(" ".join(f"{k}{n}" for n in range(75) for k in "xyz")))
     running = product.start("--once")
-    running.wait_for(lambda: running.ended or written(product), timeout=120)
+    running.wait_for(lambda: running.ended or written(product), timeout=180)
     running.kill9()
-    assert product.run_once(timeout=200).code == 0
+    assert product.run_once(timeout=300).code == 0
     assert product.account() == books(delivered=450)
     for table, most in (("events", 7), ("others", 11)):
         rows = product.table(table)

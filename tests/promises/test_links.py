@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.promises.product import FILES, HTTP, PARSE, SOON, Inline, Product, books
+from tests.promises.product import FILES, HTTP, LATER, PARSE, Inline, Product, books
 from tests.promises.test_settling import assert_waits, code, webhook_sink
 from tests.servers import WebhookServer
 
@@ -85,7 +85,7 @@ def test_both_pipelines_may_be_restarted_while_rows_are_on_their_way(
     inline: Make, second: Make, webhook: WebhookServer
 ) -> None:
     failing = webhook.answer(503)
-    one, two = inline("first", **first(FILES)), second(retry=SOON)
+    one, two = inline("first", **first(FILES)), second(retry=LATER)
     file = one.put("a.jsonl", [{"n": n} for n in range(5)])
     running = one.start(drain_s=0.5)
     running.wait_for(lambda: LogHead(one) == 5)

@@ -10,6 +10,7 @@ import pytest
 
 from tests.promises.product import FILES, HTTP, SOON, Inline, Product, books
 from tests.promises.test_settling import assert_waits, code, webhook_sink
+from tests.promises.test_windows import written
 from tests.servers import WebhookServer, wait_until
 
 pytestmark = pytest.mark.spark
@@ -387,7 +388,7 @@ def test_a_united_row_that_was_written_but_not_recorded_is_one_row_after_a_kill(
     product.put("events.jsonl", [event("a", 1), event("a", 2), event("a", 3)])
     running = product.start()
     hold.wait_for(1)
-    wait_until(lambda: (product.directory / "out.db").exists() and product.table())
+    wait_until(lambda: written(product))
     before = product.table()
     running.kill9()
     assert product.account() == books(in_flight=3)

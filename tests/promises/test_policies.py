@@ -14,7 +14,7 @@ import pytest
 
 from tests.promises.product import FILES, HTTP, PARSE, SOON, Inline, books
 from tests.promises.test_settling import ANSWER_S, assert_waits, code, webhook_sink
-from tests.servers import PostgresServer, WebhookServer
+from tests.servers import PATIENCE_S, PostgresServer, WebhookServer
 
 pytestmark = pytest.mark.spark
 
@@ -172,7 +172,7 @@ def test_of_ten_rows_only_the_one_that_failed_is_sent_again(inline: Make, webhoo
     failing = webhook.answer_rows(503, {"incoming/2"})
     product = inline(sources={"incoming": FILES}, sinks={"first": webhook_sink(webhook)})
     product.put("a.jsonl", TEN)
-    running = product.start("--once", engine_when=lambda: product.received() == 10)
+    running = product.start("--once", engine_when=lambda: product.received() == 10, patience_s=PATIENCE_S)
     running.wait_for(lambda: running.output.count('sink "first" failed on batch') >= 2)
     assert product.account() == books(delivered=9, in_flight=1)
     failing.stop()
@@ -205,6 +205,8 @@ def test_when_retries_are_exhausted_the_configured_policy_applies(
     assert webhook.accepted_ids == ["incoming/0"]
     assert sum(request.ids == ["incoming/1"] for request in webhook.requests) == 3
     assert product.account() == books(delivered=1, **{counted: 1})
+    if policy == "drop":
+        running.wait_for(lambda: "row dropped at" in running.output)
     reasons = {
         "dead_letter": [letter["reason"] for letter in product.dead_letters()],
         "refuse": [one["reason"] for one in response.json().get("refused", [])],

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.brokers import RabbitMQ
-from tests.promises.product import SOON, Inline, books
+from tests.promises.product import LATER, SOON, Inline, books
 from tests.servers import WebhookServer, wait_until
 
 pytestmark = pytest.mark.spark
@@ -80,7 +80,7 @@ def test_of_three_sinks_the_last_one_decides(
     sinks = {name: to(hook) for name, hook in zip(("one", "two", "three"), webhooks, strict=True)}
     product = inline(sources={"incoming": source(rabbitmq, queue)}, sinks=sinks)
     rabbitmq.publish(numbers(1, 2), queue)
-    product.start()
+    product.start(engine_when=lambda: product.received() == 2)
     hold.wait_for(1)
     wait_until(lambda: delivered_to(webhooks[0]) == delivered_to(webhooks[1]) == [1, 2])
     assert product.told_upto() == 0
@@ -143,7 +143,7 @@ def test_the_first_and_the_third_are_acknowledged_while_the_second_is_owed(
     webhook.answer_rows(503, {"incoming/1"})
     product = inline(sources={"incoming": source(rabbitmq, queue)}, sinks={"out": to(webhook)})
     rabbitmq.publish(numbers(1, 2, 3), queue)
-    running = product.start(drain_s=0.2)
+    running = product.start(drain_s=0.2, engine_when=lambda: product.received() == 3)
     wait_until(lambda: product.account() == books(delivered=2, in_flight=1))
     running.terminate()
     rabbitmq.wait_for(queue, 1)
@@ -156,7 +156,8 @@ def test_acknowledged_when_logged_the_message_is_ours_although_the_sink_is_down(
 ) -> None:
     webhook.down()
     fields = {"acknowledge": "logged"}
-    product = inline(sources={"incoming": source(rabbitmq, queue, **fields)}, sinks={"out": to(webhook)})
+    sinks = {"out": to(webhook, retry=LATER)}
+    product = inline(sources={"incoming": source(rabbitmq, queue, **fields)}, sinks=sinks)
     rabbitmq.publish(numbers(*range(5)), queue)
     running = product.start(drain_s=0.2)
     wait_until(lambda: product.told_upto() == 5)
@@ -188,7 +189,8 @@ def test_a_broker_that_restarts_while_a_batch_is_under_way_makes_no_second_deliv
     inline: Make, rabbitmq: RabbitMQ, queue: str, webhook: WebhookServer
 ) -> None:
     hold = webhook.hold()
-    product = inline(sources={"incoming": source(rabbitmq, queue)}, sinks={"out": to(webhook)})
+    patient = to(webhook, timeout_ms=900_000)
+    product = inline(sources={"incoming": source(rabbitmq, queue)}, sinks={"out": patient})
     rabbitmq.publish(numbers(*range(20)), queue)
     product.start()
     hold.wait_for(1)
@@ -196,7 +198,7 @@ def test_a_broker_that_restarts_while_a_batch_is_under_way_makes_no_second_deliv
     rabbitmq.start()
     hold.release()
     wait_until(lambda: product.told_upto() == 20)
-    wait_until(lambda: (now := product.intake_status()) and not now.reason, 60, "connected again")
+    wait_until(lambda: (now := product.intake_status()) and not now.reason, what="connected again")
     rabbitmq.publish(numbers(20), queue, message_id=lambda _: "behind those that come again")
     wait_until(lambda: product.told_upto() == 21)
     assert product.account() == books(delivered=21), "no second event"
@@ -307,7 +309,7 @@ def test_a_window_that_waits_for_delivery_lets_go_when_the_limit_of_unacknowledg
         },
     )
     rabbitmq.publish(moments(15), queue)
-    product.start()
+    product.start(engine_when=lambda: product.received() == 10)
     hold.wait_for(1)
     assert (product.received(), product.told_upto()) == (10, 0), "no more come until the result is delivered"
     hold.release()

@@ -30,6 +30,7 @@ spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "fals
 def work(batch, number):
     with open("seen", "a") as seen:
         seen.writelines(row.message_id + "\\n" for row in batch.select("message_id").collect())
+    pathlib.Path("under_way").touch()
     while not pathlib.Path("go").exists():
         time.sleep(0.02)
     batch.select("message_id").write.mode("overwrite").json(f"out/{number}")
@@ -57,7 +58,7 @@ def test_messages_are_acknowledged_when_their_batch_is_committed_although_no_oth
         assert seen.wait(PATIENCE_S)
         assert _told(tmp_path) == 0, "nothing is acknowledged while the batch is under way"
         go.set()
-        wait_until(lambda: _told(tmp_path) == 10, 20, "acknowledged")
+        wait_until(lambda: _told(tmp_path) == 10, what="acknowledged")
     wait_until(lambda: _gone(tmp_path), what="the intake ends with the query")
     assert rabbitmq.count("alone") == 0
 
@@ -73,7 +74,7 @@ def test_messages_of_a_batch_that_was_not_finished_go_back_to_the_queue(
     rabbitmq.declare_queue("alone")
     _publish(rabbitmq, 10)
     with _query(spark, rabbitmq, tmp_path, work) as query:
-        wait_until(lambda: not query.isActive, 60, "the batch fails")
+        wait_until(lambda: not query.isActive, what="the batch fails")
     rabbitmq.wait_for("alone", 10)
 
 
@@ -84,16 +85,19 @@ def test_a_program_that_is_killed_in_a_batch_loses_nothing_and_does_no_message_t
     rabbitmq.declare_queue("alone")
     _publish(rabbitmq, 500)
     with _program(rabbitmq, tmp_path) as program:
-        wait_until(lambda: len(_seen(tmp_path)) == 500, 120, "the batch is under way")
+        wait_until((tmp_path / "under_way").exists, what="the batch is under way")
         os.killpg(program.pid, signal.SIGKILL)
         program.wait()
+    first = _seen(tmp_path)
     rabbitmq.wait_for("alone", 500)
     (tmp_path / "go").touch()
     with _program(rabbitmq, tmp_path) as program:
-        assert program.wait(180) == 0
+        assert program.wait(PATIENCE_S) == 0
 
     assert rabbitmq.count("alone") == 0
-    assert len(_seen(tmp_path)) == 1000, "the same batch, again"
+    again = _seen(tmp_path)[len(first) :]
+    assert first and sorted(again[: len(first)]) == sorted(first), "the same batch, again"
+    assert sorted(again) == sorted(f"m{number}" for number in range(500))
     lines = [line for file in tmp_path.glob("out/*/*.json") for line in file.read_text().splitlines()]
     written = sorted(json.loads(line)["message_id"] for line in lines)
     assert written == sorted(f"m{number}" for number in range(500))

@@ -200,7 +200,7 @@ def test_events_of_two_sources_wait_for_the_result_they_went_into(
     nodes["transforms"] = {"other": PARSED | {"input": "second"}, **nodes["transforms"]}
     nodes["sinks"] = {"results": webhook_sink(webhook, "counts") | {"retry": SOON}}
     product = inline(**nodes)
-    running = product.start()
+    running = product.start(engine_when=lambda: product.received() == 3 and product.received("second") == 1)
     answers = [product.post([at(0), at(5), at(70)]), product.post([at(7)], "second")]
     running.wait_for(lambda: held.held)
     for answer in answers:
@@ -252,7 +252,8 @@ def test_state_is_carried_over_a_change_that_leaves_it_as_it_is_and_refused_othe
     assert problem.code == "state-changed" and "idle_after" in problem.hint
     product.write(pipeline(FILES, allowed_lateness="5m", idle_after="1s"))
     product.put("b.jsonl", [at(2)])
-    assert product.run_once().code == 0
+    running = product.start("--once", engine_when=lambda: product.received() == 3)
+    assert running.wait().code == 0
     assert results(product.table())[(0, "x")][0] == 3
 
 
@@ -279,6 +280,6 @@ def test_windows_survive_kills_at_any_moment(real: Callable[..., Product]) -> No
         target = 1 + kill * 1500
         running.wait_for(lambda: running.ended or product.settled_upto() >= target)  # noqa: B023
         running.kill9()
-    assert product.run_once(timeout=200).code == 0
+    assert product.run_once(timeout=400).code == 0
     assert product.account() == books(delivered=3000)
     assert results(product.table()) == expected(events)

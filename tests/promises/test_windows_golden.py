@@ -95,6 +95,7 @@ def assert_all_accounted(product: Product, number: int, results: Counter[Result]
     assert audit["buffers"]["counts.results.buffer"]["delivered"] == len(results)
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.case(34, 36, 37)
 def test_a_million_disordered_alarms_give_the_windows_of_a_batch_computation(
     real: Callable[..., Product], spark: SparkSession, tmp_path: Path
@@ -107,6 +108,7 @@ def test_a_million_disordered_alarms_give_the_windows_of_a_batch_computation(
     assert_all_accounted(product, number, results)
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.case(24, 25, 26, 34, 37)
 def test_the_windows_are_the_same_after_kills_at_random_moments(
     real: Callable[..., Product], spark: SparkSession, tmp_path: Path
@@ -123,7 +125,7 @@ def test_the_windows_are_the_same_after_kills_at_random_moments(
             running = product.start("--once")
         else:
             victim = chance.choice([product.engine_pid, product.jvm_pid, product.intake_pid])
-            product.kill9(victim())
+            product.kill9(running.wait_for(victim))
     if not running.ended:
         running.wait(timeout=600)
     assert product.run_once(timeout=600).code == 0

@@ -354,7 +354,7 @@ def test_many_small_files_share_a_batch(tmp_path: Path, folder: Path) -> None:
     batches = []
     try:
         while True:
-            batches.append(source.receive(1000, 5))
+            batches.append(source.receive(1000, 600))
     except EndOfSource:
         pass
     assert len(batches) == 1

@@ -77,8 +77,8 @@ def test_the_asked_share_is_malformed() -> None:
 
 def test_the_rate_is_kept() -> None:
     source = GenerateConfig(template="sequence", rate=2000).build(Path())
-    source.open(context(Path()), Resume(0))
     started, count = time.monotonic(), 0
+    source.open(context(Path()), Resume(0))
     while count < 400:
         batch = source.receive(1000, 0.05)
         count += 0 if batch is None else len(batch)

@@ -99,15 +99,23 @@ def test_an_answer_with_another_number_of_elements_is_an_error_of_all(server: We
     assert first[1].endswith("answered with an array of 1 to a request about 2 events")
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A moment that is long enough for a machine that is busy."""
+    monkeypatch.setattr("signoff.transforms.enrich_calls._MOMENT_S", 60)
+
+
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 503])
-def test_what_fails_for_a_moment_is_asked_again_at_once(server: WebhookServer, status: int) -> None:
+def test_what_fails_for_a_moment_is_asked_again_at_once(
+    server: WebhookServer, status: int, patient: None
+) -> None:
     server.answer(200, body=known)
     server.answer(status, times=2)
     assert Asked(server).about("a") == ['{"name": "a"}']
     assert len(server.requests) == 3
 
 
-def test_what_fails_for_longer_has_failed_for_now(server: WebhookServer) -> None:
+def test_what_fails_for_longer_has_failed_for_now(server: WebhookServer, patient: None) -> None:
     server.answer(503, body="be patient")
     ((answer, reason),) = Asked(server, tries=2).about("a")
     assert answer == Answer.WAITS and reason.endswith("answered 503 Service Unavailable: be patient")
@@ -121,7 +129,9 @@ def test_what_the_service_will_never_answer_is_asked_once(server: WebhookServer,
     assert answer == Answer.FAILED and str(status) in reason and len(server.requests) == 1
 
 
-def test_a_short_retry_after_is_waited_for_and_a_long_one_is_not(server: WebhookServer) -> None:
+def test_a_short_retry_after_is_waited_for_and_a_long_one_is_not(
+    server: WebhookServer, patient: None
+) -> None:
     server.answer(200, body=known)
     server.answer(429, times=1, headers={"Retry-After": "1"})
     assert Asked(server).about("a") == ['{"name": "a"}']

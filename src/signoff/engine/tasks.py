@@ -16,7 +16,7 @@ from pyspark import SparkContext
 
 logger = logging.getLogger(__name__)
 
-_CATCH_UP_MS = 2000
+_CATCH_UP_MS = 10_000
 _MOST_TASKS = 1000
 
 

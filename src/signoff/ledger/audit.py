@@ -96,13 +96,15 @@ def audit(graph: Graph, open_log: OpenLog) -> Audit:
 def audit_state(state: Path, sources: Sequence[str], open_log: OpenLog) -> Audit:
     """Audit a state directory, which may be in use or not exist yet.
 
-    Sources that are only in the ledger, because the pipeline was changed, are part of the account.
+    Sources that are only in the ledger, because the pipeline was changed, are part of the account, and so are
+    buffers whose rows are in no batch yet.
     """
     with (
         Ledger(state / "ledger.db", readonly=True) as ledger,
         DeadLetters(state / "dead_letters.db", readonly=True) as letters,
     ):
-        names = [*sources, *(name for name in ledger.sources() if name not in sources)]
+        buffers = sorted(path.name for path in (state / "log").glob(f"*{BUFFER}"))
+        names = list(dict.fromkeys([*sources, *ledger.sources(), *buffers]))
         accounts, findings, ignored = {}, [], {}
         for name in names:
             log = open_log(state / "log" / name)

@@ -61,12 +61,13 @@ class FileSearch:
         """Register the files that are to be read, oldest first."""
         found = []
         before, self._changing = self._changing, {}
+        now = time.time()  # one for all, or a newer file might be complete before an older one
         for path in self._candidates():
             known = registry.newest.get(str(path))
             try:
                 status = path.stat()
                 begin = self._where_to_begin(path, status, known)
-                if begin is None or not self._is_complete(path, status, before):
+                if begin is None or not self._is_complete(path, status, before, now):
                     continue
             except FileNotFoundError:
                 continue
@@ -110,10 +111,10 @@ class FileSearch:
         return None
 
     def _is_complete(
-        self, path: Path, status: os.stat_result, before: dict[str, tuple[int, int, float]]
+        self, path: Path, status: os.stat_result, before: dict[str, tuple[int, int, float]], now: float
     ) -> bool:
         """Whether the file has been as it is for long enough."""
-        now, wait = time.time(), self._rules.settle_ms / 1000
+        wait = self._rules.settle_ms / 1000
         if not wait or wait <= now - status.st_mtime:
             return True
         # A clock that is ahead (a network file system) must not hide the file for ever.
