@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from signoff.engine.division import all_joints, divide
+from signoff.engine.division import Division, all_joints, divide
+from signoff.engine.joints import KeepingJoint
 from signoff.errors import PipelineError
 from signoff.link.handover import HandoverConfig
 from signoff.pipeline.graph import Graph, Node, Port
 from signoff.pipeline.model import BufferSettings, Settings, SinkConfig, SourceConfig
 from signoff.sinks.pipeline import PipelineSinkConfig
-from signoff.transforms.window import WindowConfig
+from signoff.transforms.dedupe import DedupeConfig
+from signoff.transforms.filter import FilterConfig
+from signoff.transforms.fold import FoldConfig
+from signoff.transforms.merge import MergeConfig
+from signoff.transforms.window import WindowConfig, WindowInput
 
 
 def test_events_wait_for_another_pipeline_also_beside_an_authoritative_sink(
@@ -50,3 +60,109 @@ def test_a_buffer_is_never_in_two_parts_of_a_pipeline(tmp_path: Path) -> None:
     table = SinkConfig(type="toy", buffer=BufferSettings(acknowledgements=True))
     with pytest.raises(PipelineError, match="same-buffer"):
         all_joints(windows(tmp_path, table, Port("counts"), Port("counts", "late")))
+
+
+class Steps(NamedTuple):
+    """A graph that is being made."""
+
+    nodes: dict[str, Node]
+
+    def add(self, kind: str, *inputs: str) -> None:
+        name = f"{kind}{len(self.nodes)}"
+        ports = tuple(Port(*port.split(".")) for port in inputs)
+        self.nodes[name] = Node(name, "sink" if kind == "sink" else "transform", CONFIGS[kind], ports)
+
+
+CONFIGS = {
+    "plain": FilterConfig(input="x", where="true"),
+    "dedupe": DedupeConfig(input="x", keys=("k",)),
+    "merge": MergeConfig(input="x", keys=("k",)),
+    "fold": FoldConfig(input="x", keys=("k",), count=2),
+    "window": WindowConfig(input="x", size=60, aggregates={"n": "count(*)"}, acknowledge="delivered"),
+    "sink": SinkConfig(type="toy"),
+}
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> Graph:
+    """Steps of all kinds behind one another, and sinks behind those that nobody reads."""
+    steps = Steps({"source0": Node("source0", "source", SourceConfig(type="toy"))})
+    if draw(st.booleans()):
+        steps.nodes["source1"] = Node("source1", "source", SourceConfig(type="toy"))
+    ports = list(steps.nodes)
+    for kind in draw(st.lists(st.sampled_from([kind for kind in CONFIGS if kind != "sink"]), max_size=6)):
+        steps.add(kind, *draw(st.lists(st.sampled_from(ports), min_size=1, max_size=2, unique=True)))
+        name = next(reversed(steps.nodes))
+        ports += [name, *([f"{name}.late"] if kind == "window" else [])]
+    read = {port for node in steps.nodes.values() for port in node.inputs}
+    for port in ports:
+        if Port(*port.split(".")) not in read:
+            steps.add("sink", port)
+    return Graph(Settings(name="tested"), "tested.yaml", Path("/nowhere"), steps.nodes)
+
+
+def parts(division: Division) -> Iterator[Graph]:
+    yield division.front
+    for joint in division.joints:
+        behind = joint.results if isinstance(joint, KeepingJoint) else joint
+        yield from parts(divide(behind.behind(division.whole), behind))
+
+
+@given(pipelines())
+@settings(max_examples=300, deadline=None)
+def test_no_step_that_must_see_its_rows_again_is_in_a_stream(graph: Graph) -> None:
+    try:
+        joints = [joint.name for _, joint in all_joints(graph)]
+    except PipelineError as error:
+        assert error.problems[0].code in ("nested-meeting", "same-buffer")
+        return
+    assert len(joints) == len(set(joints))
+    found: set[str] = set()
+    for part in parts(divide(graph)):
+        found |= part.nodes.keys()
+        for source in part.sources:
+            steps = {name: part.nodes[name].config for name in part.downstream(source)}
+            again = [name for name, step in steps.items() if isinstance(step, WindowInput | MergeConfig)]
+            assert not (again and any(isinstance(step, DedupeConfig) for step in steps.values()))
+        for name, node in part.transforms.items():
+            if isinstance(node.config, WindowInput):
+                assert not any(isinstance(part.nodes[up].config, MergeConfig) for up in part.upstream(name))
+    assert found >= graph.nodes.keys(), "nothing is left out"
+
+
+def stream(tmp_path: Path, **inputs: str) -> list[str]:
+    """The logs of a pipeline of a dedupe, a window and sinks behind both."""
+    steps = Steps({"incoming": Node("incoming", "source", SourceConfig(type="toy"))})
+    for name, port in inputs.items():
+        steps.nodes[name] = Node(name, "transform", CONFIGS[name], (Port(*port.split(".")),))
+    for name in inputs:
+        steps.add("sink", name)
+    graph = Graph(Settings(name="tested"), "tested.yaml", tmp_path, steps.nodes)
+    return [joint.name for _, joint in all_joints(graph)]
+
+
+def test_a_log_is_in_front_of_a_window_behind_a_dedupe_and_of_a_dedupe_beside_it(tmp_path: Path) -> None:
+    state = ["window", "window.results"]
+    assert stream(tmp_path, dedupe="incoming", window="dedupe") == ["window.input", *state]
+    assert stream(tmp_path, dedupe="incoming", window="incoming") == ["dedupe", *state]
+    assert stream(tmp_path, window="incoming", dedupe="window.late") == ["dedupe", *state]
+    assert stream(tmp_path, window="incoming", dedupe="window") == state, "behind the results it is alone"
+    assert stream(tmp_path, dedupe="incoming", fold="dedupe") == ["fold", "fold.results"]
+
+
+def test_a_merge_of_one_event_is_refused_behind_a_stream_but_not_behind_the_results_of_a_fold(
+    tmp_path: Path,
+) -> None:
+    keyless = Node("whole", "transform", MergeConfig(input="x"), (Port("once"),))
+    nodes = {
+        "incoming": Node("incoming", "source", SourceConfig(type="toy")),
+        "once": Node("once", "transform", CONFIGS["dedupe"], (Port("incoming"),)),
+        "folded": Node("folded", "transform", CONFIGS["fold"], (Port("once"),)),
+        "whole": keyless,
+        "out": Node("out", "sink", CONFIGS["sink"], (Port("whole"),)),
+    }
+    graph = Graph(Settings(name="tested"), "tested.yaml", tmp_path, nodes)
+    with pytest.raises(PipelineError, match="unites-in-stream"):
+        all_joints(graph)
+    nodes["whole"] = replace(keyless, inputs=(Port("folded"),))
+    assert [joint.name for _, joint in all_joints(graph)] == ["folded", "folded.results"]

@@ -81,10 +81,8 @@ def _merging(tmp_path: Path, **merge: object) -> Graph:
     return pipeline.graph()
 
 
-def test_a_step_that_unites_events_is_refused_behind_a_source_that_is_a_stream(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    (problem,) = check(_merging(tmp_path, keys=["a"], columns={"n": "count(*)"}), spark)
+def test_a_merge_of_one_event_is_refused_behind_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    (problem,) = check(_merging(tmp_path, input="once"), spark)
 
     assert problem.code == "unites-in-stream"
     assert '"merged"' in problem.message and '"once"' in problem.message

@@ -7,9 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+from pyroaring import BitMap64
 
-from signoff.engine.windows import Silence
+from signoff.engine.windows import Silence, Stage
 from signoff.ledger.ledger import Ledger
+from signoff.ledger.outcome import SinkState
+from signoff.ledger.sequences import from_range
 from signoff.link.handover import as_events
 from signoff.log import LogReader, LogWriter
 from signoff.pipeline.model import LogSettings
@@ -62,5 +65,44 @@ def test_what_had_come_when_the_window_was_silent_for_long_enough_must_be_taken_
     clock.now += 31
     assert silence.taken() == {}, "heard and silent again since it was last asked"
     log.close()
+    ledger.close()
+    marks.close_store()
+
+
+def test_where_rows_come_from_another_log_what_was_in_that_must_have_come_through_first(
+    tmp_path: Path,
+) -> None:
+    clock = Clock(1000.0)
+    marks = Marks(tmp_path / "marks.db", Progress(0, idle_after=30), ["w.input.buffer"], clock=clock)
+    ledger = Ledger(tmp_path / "ledger.db")
+    logs = {name: LogWriter(tmp_path / name, LogSettings()) for name in ("a", "w.input.buffer")}
+    queries: dict[str, Any] = {
+        name: SimpleNamespace(source=name, log=LogReader(tmp_path / name)) for name in logs
+    }
+    window: Any = SimpleNamespace(marks=marks)
+    way = {"w.input.buffer": [Stage(queries["a"], "w")]}
+    silence = Silence(window, [queries["w.input.buffer"]], ledger, way)
+
+    def come(source: str, number: int) -> None:
+        logs[source].append_all([events(number)])
+        logs[source].sync()
+
+    come("a", 10)
+    clock.now += 31
+    assert silence.taken() == {}, "ten are on their way"
+    ledger.open_batch("a", 0, 10, ["w", "other"])
+    assert silence.taken() == {}, "they are only taken"
+    come("w.input.buffer", 6)
+    come("a", 1)
+    handed = SinkState(done=False, attempts=1, since=0.0, owed=(), handed=from_range(0, 6))
+    ledger.record(
+        "a", 0, 10, delivered=BitMap64(), outcomes=[], owed=from_range(0, 10),
+        sinks={"w": handed, "other": SinkState(done=False, attempts=1)},
+    )  # fmt: skip
+    assert silence.taken() == {}, "they are in the second log, and nobody has taken them"
+    ledger.open_batch("w.input.buffer", 0, 6, ["w.state"])
+    assert silence.taken() == {"w.input.buffer": 6}, "that another sink owes, and more has come, is no matter"
+    for log in logs.values():
+        log.close()
     ledger.close()
     marks.close_store()

@@ -150,6 +150,8 @@ def test_file_of_the_format_before_is_brought_up_to_date(ledger: Ledger, state: 
     attempt(ledger, 0, 2, delivered=[0], refused=[1])
     ledger.close()
     with sqlite3.connect(state / "ledger.db") as old:
+        old.execute("DROP INDEX exceptions_by_letter")
+        old.execute("ALTER TABLE exceptions DROP COLUMN letter")
         old.execute("ALTER TABLE exceptions DROP COLUMN transient")
         old.execute("ALTER TABLE batch_sinks DROP COLUMN handed")
         old.execute("DROP TABLE departures")

@@ -240,6 +240,31 @@ def test_a_result_that_a_sink_refuses_is_a_dead_letter_of_its_own(
     assert {letter["stage"] for letter in product.dead_letters()} == {"results"}
 
 
+@pytest.mark.case(34, 39)
+@pytest.mark.parametrize("buffered", [False, True])
+def test_the_letter_of_a_result_stands_for_the_events_that_waited_for_it(
+    inline: Make, webhook: WebhookServer, buffered: bool
+) -> None:
+    refusing = webhook.answer(400)
+    nodes = pipeline(FILES, acknowledge="delivered", idle_after="1s", allowed_lateness="20s")
+    nodes["sinks"] = {"results": webhook_sink(webhook, "counts") | ({"buffer": {}} if buffered else {})}
+    product = inline(**nodes)
+    product.put("a.jsonl", [at(0), at(1, "y"), at(2)])
+    assert product.run_once().code == 0
+    assert product.account() == books(dead_lettered=3)
+    first, second = product.dead_letters()
+    (letter,) = product.explain("incoming/2")["dead_letters"]
+    x, y = (first, second) if '"x"' in first["payload"] else (second, first)
+    assert letter["event_id"] == x["event_id"]
+    refusing.stop()
+    assert product.command("dead-letters", "drop", str(product.file), y["event_id"]).code == 0
+    assert product.account() == books(dead_lettered=2, dropped=1)
+    running = product.start()
+    assert product.command("dead-letters", "replay", str(product.file), x["event_id"]).code == 0
+    running.wait_for(lambda: product.account() == books(delivered=2, dropped=1))
+    assert [row["events"] for row in webhook.accepted] == [2]
+
+
 def test_state_is_carried_over_a_change_that_leaves_it_as_it_is_and_refused_otherwise(
     inline: Make, spark: Any
 ) -> None:
@@ -269,17 +294,23 @@ def test_windows_that_a_run_left_open_are_closed_by_the_next_also_without_events
 
 
 @pytest.mark.case(24, 34, 37)
-def test_windows_survive_kills_at_any_moment(real: Callable[..., Product]) -> None:
-    events = disordered(3000, within=119, seed=5)
-    nodes = pipeline(FILES | {"max_events_per_batch": 200}, idle_after="2s")
+def test_windows_survive_kills_at_any_moment_also_behind_a_dedupe(real: Callable[..., Product]) -> None:
+    events = list(dict.fromkeys(disordered(2400, within=119, seed=5)))
+    nodes = pipeline(FILES | {"max_events_per_batch": 200}, idle_after="3s")
+    nodes["transforms"] |= {
+        "once": {"type": "dedupe", "input": "parsed", "keys": ["t", "key", "n"]},
+        "again": COUNTS | {"input": "once", "idle_after": "3s"},
+    }
+    nodes["sinks"]["others"] = RESULTS | {"input": "again", "table": "others"}
     product = real(**nodes)
-    for number in range(10):
+    for number in range(8):
         product.put(f"{number}.jsonl", (at(*event) for event in events[number * 300 : number * 300 + 300]))
     for kill in (0, 1):
         running = product.start("--once")
-        target = 1 + kill * 1500
+        target = 1 + kill * 1200
         running.wait_for(lambda: running.ended or product.settled_upto() >= target)  # noqa: B023
         running.kill9()
     assert product.run_once(timeout=400).code == 0
-    assert product.account() == books(delivered=3000)
-    assert results(product.table()) == expected(events)
+    assert product.account() == books(delivered=len(events))
+    for table in ("events", "others"):
+        assert results(product.table(table)) == expected(events)

@@ -31,7 +31,7 @@ KEYS = ["stationId", "dataPointId", "alarmId"]
 SEED = 11
 PER_DAY = 2_000_000
 """Dense enough that most windows hold several alarms."""
-EVENTS = int(os.environ.get("SIGNOFF_GOLDEN_EVENTS", "200000"))
+EVENTS = int(os.environ.get("SIGNOFF_GOLDEN_EVENTS", "120000"))
 KILLS = int(os.environ.get("SIGNOFF_GOLDEN_KILLS", "3"))
 
 Result = tuple[Any, ...]
@@ -101,7 +101,7 @@ def test_a_million_disordered_alarms_give_the_windows_of_a_batch_computation(
     real: Callable[..., Product], spark: SparkSession, tmp_path: Path
 ) -> None:
     number = 1_000_000
-    product = real(**pipeline(number, batch=100_000))
+    product = real(**pipeline(number, batch=200_000))
     assert product.run_once(timeout=600).code == 0
     results = found(product)
     assert results == golden(spark, number, tmp_path)
@@ -114,7 +114,7 @@ def test_the_windows_are_the_same_after_kills_at_random_moments(
     real: Callable[..., Product], spark: SparkSession, tmp_path: Path
 ) -> None:
     chance = random.Random(SEED)
-    product = real(**pipeline(EVENTS, batch=max(EVENTS // 40, 1000)))
+    product = real(**pipeline(EVENTS, batch=max(EVENTS // 30, 1000)))
     running = product.start("--once")
     for number in range(KILLS):
         if running.ended:

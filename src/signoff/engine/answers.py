@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from pyroaring import BitMap64
 from signoff.engine.division import all_joints, buffers_on_disk
 from signoff.engine.joints import ResultsJoint, buffer_place, handover
 from signoff.engine.letters import to_store
+from signoff.engine.lineage import joined
 from signoff.engine.query import SourceQuery
 from signoff.engine.verdict import BY_POLICY
 from signoff.errors import SignoffError
@@ -65,7 +67,13 @@ class LedgerAnswers:
 
     def exceptions(self, first: int, last: int) -> list[RowOutcome]:
         found = self._ledger.exceptions(self._source, first, last)
-        return [outcome for outcome in found if outcome.outcome in _ENDED]
+        return [self._with_letter(outcome) for outcome in found if outcome.outcome in _ENDED]
+
+    def _with_letter(self, outcome: RowOutcome) -> RowOutcome:
+        """It names the letter that stands for it, here or further behind."""
+        if outcome.outcome != Outcome.DEAD_LETTERED or outcome.letter:
+            return outcome
+        return replace(outcome, letter=str(EventId(self._source, outcome.row.sequence, outcome.row.child)))
 
 
 class PipelineAnswers:
@@ -280,11 +288,10 @@ class Bearer:
         for one in found:
             event = events[one.row.sequence]
             made = EventId.parse(event["message_id"])
-            child = made.child if made.source == handed.batch.source else ""
+            child = joined(made.child if made.source == handed.batch.source else "", one.row.child)
             others = dict(event["headers"] or {}).get(OTHERS, "")
-            for sequence in (event["position"], *(int(number) for number in others.split(",") if number)):
-                row = RowRef(sequence, child)
-                outcomes.append(RowOutcome(row, one.stage, one.outcome, one.reason, one.transient))
+            sequences = (event["position"], *(int(number) for number in others.split(",") if number))
+            outcomes += [replace(one, row=RowRef(sequence, child)) for sequence in sequences]
         return outcomes
 
 

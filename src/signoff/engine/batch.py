@@ -175,18 +175,8 @@ class BatchRunner:
         for name, window in self.windows.items():
             if known.settled:
                 window.forget_batch(batch)
-            elif self._window_done(known, name):
+            elif not owes(known, name + STATE):
                 window.close_batch(batch)
-
-    @staticmethod
-    def _window_done(known: BatchState, name: str) -> bool:
-        waits = ((Wait.parse(other), state) for other, state in known.sinks.items())
-        if known.settled:
-            return True
-        state = known.sinks.get(name + STATE)
-        return (state is None or not state.to_ask) and not any(
-            wait is not None and wait.sink == name + STATE and other.to_ask for wait, other in waits
-        )
 
     def tidy(self, unfinished: Sequence[BatchRef]) -> None:
         """Remove what an earlier run has left of batches that are finished."""
@@ -544,6 +534,14 @@ class BatchRunner:
 def _is_tried(state: SinkState) -> bool:
     """Whether a pass that a sink could have been part of has been made."""
     return bool(state.done or state.attempts or state.error)
+
+
+def owes(known: BatchState, sink: str) -> bool:
+    """Whether a sink may still be given rows of a batch, from the pass or from a step they wait for."""
+    if known.settled:
+        return False
+    names = (sink, *(name for name in known.sinks if (wait := Wait.parse(name)) and wait.sink == sink))
+    return any(name in known.sinks and known.sinks[name].to_ask for name in names)
 
 
 def touch(df: DataFrame) -> None:

@@ -37,7 +37,6 @@ from signoff.transforms.frame import (
     begin_again,
     unified,
 )
-from signoff.transforms.window import WindowConfig, WindowInput
 
 SOURCE_COLUMNS = ("payload", "headers", "message_id", "received_at")
 """What transforms see of an event before anything is parsed."""
@@ -163,7 +162,6 @@ class _Compiler:
         self.identity: str | None = None
 
     def compile(self, df: DataFrame) -> Plan | None:
-        self._check_uniting()
         policy: OnFailure = "dead_letter"
         _, view = begin(df, SOURCE_COLUMNS, self.source, policy, counts=self.counts)
         self.views[Port(self.source, None)] = view
@@ -187,38 +185,6 @@ class _Compiler:
             except PySparkException as error:
                 self._report(node, _expression_field(node), "plan-error", _first_line(str(error)), "")
         return None if self.failed else self._plan(sinks)
-
-    def _check_uniting(self) -> None:
-        """A stream's rows exist once, in a batch of its own making; what unites events must see it again."""
-        steps: dict[str, Transform] = {
-            name: config
-            for name in self.graph.downstream(self.source)
-            if isinstance(config := self.graph.nodes[name].config, Transform)
-        }
-        streams = sorted(name for name, step in steps.items() if step.streams)
-        for name, step in steps.items():
-            if isinstance(step, WindowConfig | WindowInput):
-                self._check_in_front(name, steps)
-            if streams and step.unites:
-                self._report(
-                    self.graph.nodes[name],
-                    "type",
-                    "unites-in-stream",
-                    f'it unites events of a batch, but "{streams[0]}" makes {self.source} a stream',
-                    "use a step that keeps no state, such as a function with mode: rows",
-                )
-
-    def _check_in_front(self, name: str, steps: Mapping[str, Transform]) -> None:
-        """A window must know of each event whether it was late when its batch was first done."""
-        for other in sorted(self.graph.upstream(name) & steps.keys()):
-            if steps[other].streams or steps[other].unites:
-                self._report(
-                    self.graph.nodes[name],
-                    "inputs" if self.graph.nodes[name].field_lines.get("inputs") else "input",
-                    "window-in-stream",
-                    f'a window cannot stand behind "{other}" ({steps[other].type})',
-                    "put that step into a pipeline of its own in front (sink and source `pipeline`)",
-                )
 
     def _inputs(self, node: Node) -> dict[str, View]:
         """The views of this source that feed a node, by the name of the input."""

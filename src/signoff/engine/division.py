@@ -5,8 +5,14 @@
     incoming ─► parse ─► [warehouse: handover]    the part in front
     warehouse.buffer ─► warehouse.rows ─► warehouse       the part behind, with a source of its own
 
-A step that unites events of several sources is such a place, too: each source has a query of its own, so the
-events meet in a log, and the step, with all behind it, is in the part behind that.
+Some steps have a log in front of them, too, and are, with all behind them, in the part behind it:
+
+    a step that unites events of several sources    each source has a query of its own; they meet in the log
+    a window behind a step that unites events       its rows must be those of a batch that can be done again
+    a step that unites events, or a window,         batches of a stream are Spark's, and cannot be read again;
+      behind one that makes its source a stream     those of the log can
+    a step that makes its source a stream,          so that the others are not in a stream
+      beside or behind such others
 
 A window is cut out, with a log on either side of the query that keeps its state:
 
@@ -23,6 +29,7 @@ What the rows look like is known when the part in front is compiled; see `signof
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from signoff.engine.joints import (
@@ -31,7 +38,6 @@ from signoff.engine.joints import (
     FoldJoint,
     Joint,
     KeepingJoint,
-    ResultsJoint,
     WindowJoint,
     buffer_place,
     handover,
@@ -46,6 +52,9 @@ from signoff.sinks.pipeline import PipelineSinkConfig
 from signoff.state.windowing import LATENESS, LateCountConfig
 from signoff.transforms.fold import FoldConfig, FoldInput
 from signoff.transforms.window import WindowConfig, WindowInput
+
+_INPUT = ".input"
+"""What the log in front of a window is called: that in front of its state has the window's own name."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +72,10 @@ def divide(graph: Graph, behind: Joint | None = None) -> Division:
     `behind`: where the graph itself was cut off. Buffers that are on disk and not in use any more are found
     only where nothing was cut yet.
     """
-    meetings = [joint for name in graph.transforms if (joint := _meeting(graph, name)) is not None]
-    nodes = _in_front(graph, {joint.node.name for joint in meetings})
-    keeping = [_keeping(graph, nodes, name) for name in graph.transforms if _keeps_state(nodes, name)]
-    joints: list[Joint] = [*(joint for joint in meetings if joint.node.name in nodes), *keeping]
+    logs = _logs_in_front(graph)
+    nodes = _in_front(graph, logs.keys())
+    keeping = [_keeping(graph, nodes, name) for name in graph.transforms if _keeps_state(nodes, name, logs)]
+    joints: list[Joint] = [*logs.values(), *keeping]
     front = replace(graph, nodes=nodes)
     own = None if behind is None else behind.node.name
     joints += [
@@ -74,10 +83,6 @@ def divide(graph: Graph, behind: Joint | None = None) -> Division:
         for name in front.sinks
         if name in graph.sinks and name != own and (joint := joint_of(front, name))
     ]
-    waiting = [joint.node for joint in joints if joint.awaited_by and not isinstance(joint, KeepingJoint)]
-    unites = behind is not None and behind.node.kind == "transform" and not isinstance(behind, ResultsJoint)
-    if behind is not None and unites and waiting:
-        raise PipelineError([_nested(waiting[0], behind)])
     known = {joint.name for joint in joints}
     joints += [
         Joint(graph.sinks[name], name, BufferSettings(), frozenset(), in_use=False)
@@ -101,15 +106,6 @@ def divide(graph: Graph, behind: Joint | None = None) -> Division:
                 joint.node, kind="sink", config=handover(graph, joint), inputs=inputs
             )
     return Division(graph, replace(graph, nodes=nodes | ways_out), tuple(joints))
-
-
-def _nested(node: Node, behind: Joint) -> Problem:
-    return node.problem(
-        "nested-buffer",
-        f'has a buffer that events wait for, behind "{behind.name}", which unites those of several sources',
-        at="buffer",
-        hint="use buffer: {acknowledgements: true}, no buffer, or a pipeline of its own behind it",
-    )
 
 
 def all_joints(graph: Graph) -> list[tuple[Graph, Joint]]:
@@ -145,9 +141,9 @@ def _joints(division: Division) -> list[tuple[Graph, Joint]]:
     return found
 
 
-def _keeps_state(nodes: dict[str, Node], name: str) -> bool:
-    """Whether a step is one that is cut out."""
-    return name in nodes and isinstance(nodes[name].config, WindowConfig | FoldConfig)
+def _keeps_state(nodes: Mapping[str, Node], name: str, logs: Collection[str]) -> bool:
+    """Whether a step is one that is cut out here, and not in the part behind one of the logs."""
+    return name in nodes and name not in logs and isinstance(nodes[name].config, WindowConfig | FoldConfig)
 
 
 def _keeping(graph: Graph, nodes: dict[str, Node], name: str) -> KeepingJoint:
@@ -186,13 +182,40 @@ def _put_fold(graph: Graph, nodes: dict[str, Node], joint: FoldJoint) -> None:
     nodes[joint.sink] = Node(joint.sink, "sink", config, (Port(name),), node.line, file=node.file)
 
 
-def _meeting(graph: Graph, name: str) -> Joint | None:
-    """The log in which events of several sources meet before a step unites them."""
+def _logs_in_front(graph: Graph) -> dict[str, Joint]:
+    """The steps that have a log in front of them, if rows reach them without going through another one."""
+    part = replace(graph, nodes=_in_front(graph, ()))
+    found = {name for name in graph.transforms if _meets(graph, name)}
+    found |= {name for name in part.transforms if _behind_a_stream(part, name)}
+    front = replace(graph, nodes=_in_front(graph, found))
+    reread = [name for name in front.transforms if name not in found and _is_read_again(front, name)]
+    sources = {source for name in reread for source in front.upstream_sources(name)}
+    found |= {
+        name
+        for name in front.transforms
+        if name not in found and _streams(front, name) and front.upstream_sources(name) & sources
+    }
+    front = replace(graph, nodes=_in_front(graph, found))
+    return {name: _log_in_front(front, name) for name in front.transforms if name in found}
+
+
+def _log_in_front(graph: Graph, name: str) -> Joint:
     node = graph.nodes[name]
-    sources = graph.upstream_sources(name)
-    if not getattr(node.config, "unites", False) or not getattr(node.config, "keys", ()) or len(sources) < 2:
-        return None
-    if any(_meeting(graph, other) for other in graph.upstream(name) & graph.transforms.keys()):
+    # What waits in it waits in the logs of the sources as well: they are the limit. If it could be full, rows
+    # that others wait for would never come.
+    settings = BufferSettings(max_bytes=NO_LIMIT)
+    own = name + _INPUT if isinstance(node.config, WindowConfig) else name
+    return Joint(node, own, settings, frozenset(graph.upstream_sources(name)))
+
+
+def _meets(graph: Graph, name: str) -> bool:
+    """Whether a step unites events of several sources."""
+    node = graph.nodes[name]
+    if not _unites(graph, name) or not getattr(node.config, "keys", ()):
+        return False
+    if len(graph.upstream_sources(name)) < 2:
+        return False
+    if any(_meets(graph, other) for other in graph.upstream(name)):
         raise PipelineError(
             [
                 node.problem(
@@ -203,19 +226,53 @@ def _meeting(graph: Graph, name: str) -> Joint | None:
                 )
             ]
         )
-    return Joint(node, name, BufferSettings(), frozenset(sources))
+    return True
 
 
-def _in_front(graph: Graph, meetings: set[str]) -> dict[str, Node]:
-    """The nodes that rows reach without going through these, and these themselves."""
+def _behind_a_stream(graph: Graph, name: str) -> bool:
+    """Whether a step must be able to see its rows again, and those in front of it cannot give them."""
+    node, before = graph.nodes[name], graph.upstream(name)
+    streams = sorted(other for other in before if _streams(graph, other))
+    if isinstance(node.config, WindowConfig):
+        return bool(streams) or any(_unites(graph, other) for other in before)
+    if not streams or not _unites(graph, name):
+        return False
+    if not getattr(node.config, "keys", ()):  # in the log each row is an event of its own
+        raise PipelineError(
+            [
+                node.problem(
+                    "unites-in-stream",
+                    f'unites what one event was split into, but behind "{streams[0]}" that is not known',
+                    hint="give it keys, or put it in front of that step",
+                )
+            ]
+        )
+    return True
+
+
+def _is_read_again(graph: Graph, name: str) -> bool:
+    """Whether a step depends on batches that are the same whenever they are done."""
+    return _unites(graph, name) or isinstance(graph.nodes[name].config, WindowConfig)
+
+
+def _streams(graph: Graph, name: str) -> bool:
+    return bool(getattr(graph.nodes[name].config, "streams", False))
+
+
+def _unites(graph: Graph, name: str) -> bool:
+    return bool(getattr(graph.nodes[name].config, "unites", False))
+
+
+def _in_front(graph: Graph, logs: Collection[str]) -> dict[str, Node]:
+    """The nodes that rows reach without going through one of these steps, and these themselves."""
     nodes: dict[str, Node] = {}
     for name, node in graph.nodes.items():
         inputs = tuple(
             port
             for port in node.inputs
             if port.node in nodes
-            and port.node not in meetings
-            and (port.output is not None or not _keeps_state(nodes, port.node))
+            and port.node not in logs
+            and (port.output is not None or not _keeps_state(nodes, port.node, logs))
         )
         if node.kind == "source" or inputs:
             nodes[name] = replace(node, inputs=inputs)

@@ -32,7 +32,7 @@ from signoff.engine.replay import Replayer
 from signoff.engine.returns import ResultsBearer, build_returns
 from signoff.engine.session import start_session
 from signoff.engine.stream import StreamQuery
-from signoff.engine.windows import Silence, WindowQuery
+from signoff.engine.windows import Silence, WindowQuery, way_to
 from signoff.errors import PermanentError, StateError, TransientError
 from signoff.intake.holding import Held
 from signoff.ledger.dead_letters import DeadLetters
@@ -81,29 +81,32 @@ class Engine:
         self.sinks = {name: entry for part in reversed(parts) for name, entry in part.sinks.items()}
         self._entries = [(name, entry) for part in parts for name, entry in part.sinks.items()]
         self.queries = {name: _query(part, name) for part in parts for name in part.graph.sources}
-        self._best_effort = {joint.source for _, joint in all_joints(graph) if joint.best_effort}
+        joints = [joint for _, joint in all_joints(graph)]
+        self._best_effort = {joint.source for joint in joints if joint.best_effort}
         self.bearers: list[Bearer | ResultsBearer] = [
             *build_bearers(graph, [part.graph for part in parts], self.ledger, self.queries),
             *build_returns(graph, self.ledger, self.queries),
         ]
         self.replayer = Replayer(parts)
+        ways = {name: way_to(name, joints, self.queries) for name in self.queries}
         self._windows = [
             Silence(
                 entry.sink,
                 [query for query in self.queries.values() if entry.sink in query.runner.windows.values()],
                 self.ledger,
+                ways,
             )
             for _, entry in self._entries
             if isinstance(entry.sink, WindowIntake)
         ]
         self._restart_at: dict[str, tuple[float, float]] = {}
 
-        for joint in (joint for _, joint in all_joints(graph) if isinstance(joint, WindowJoint)):
+        for joint in (joint for joint in joints if isinstance(joint, WindowJoint)):
             query, intake = self.queries[joint.source], self.sinks[joint.sink].sink
             assert isinstance(query, WindowQuery) and isinstance(intake, WindowIntake)
             query.remind = intake.remind
         self._folds: list[FoldQuery] = []
-        for fold in (joint for _, joint in all_joints(graph) if isinstance(joint, FoldJoint)):
+        for fold in (joint for joint in joints if isinstance(joint, FoldJoint)):
             query, sink = self.queries[fold.source], self.sinks[fold.sink].sink
             assert isinstance(query, FoldQuery) and isinstance(sink, FoldIntake)
             query.tick = sink.tick

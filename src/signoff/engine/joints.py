@@ -55,7 +55,7 @@ class FoldSourceConfig(KeepingSourceConfig):
 
 @dataclass(frozen=True)
 class Joint:
-    """Where the graph is cut: a sink with a buffer, or a step that unites events of several sources."""
+    """Where the graph is cut: a sink with a buffer, or a step with a log in front of it."""
 
     node: Node
     """As the user wrote it."""
@@ -82,6 +82,11 @@ class Joint:
         """Nobody waits for what is in it, not even a run that is to end."""
         return isinstance(self.node.config, SinkConfig) and self.node.config.best_effort
 
+    @property
+    def in_front(self) -> bool:
+        """It is the log in front of a step that could not go on in the query that hands rows on to it."""
+        return self.node.kind == "transform"
+
     def behind(self, graph: Graph, columns: str = "") -> Graph:
         """The part behind, for rows with these columns."""
         rows = self.name + _ROWS
@@ -102,6 +107,8 @@ class Joint:
 @dataclass(frozen=True)
 class KeepingJoint(Joint):
     """In front of a state; behind it is the query that keeps the state, and nothing else."""
+
+    in_front: ClassVar[bool] = False
 
     @property
     def sink(self) -> str:
@@ -163,6 +170,8 @@ class FoldJoint(KeepingJoint):
 @dataclass(frozen=True)
 class ResultsJoint(Joint):
     """Behind a state: the results, and all that is made of them."""
+
+    in_front: ClassVar[bool] = False
 
     @property
     def sink(self) -> str:

@@ -12,6 +12,7 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -162,11 +163,7 @@ class ResultsBearer(ABC):
             rows |= BitMap64(mine)
             if number in delivered:
                 taken |= BitMap64(mine)
-            outcomes += [
-                RowOutcome(RowRef(row), one.stage, one.outcome, one.reason, one.transient)
-                for one in exceptions.get(number, ())
-                for row in mine
-            ]
+            outcomes += [replace(one, row=RowRef(row)) for one in exceptions.get(number, ()) for row in mine]
         self._release(rows, taken, outcomes)
 
     def _release(self, rows: BitMap64, taken: BitMap64, outcomes: Sequence[RowOutcome]) -> None:

@@ -29,6 +29,8 @@ class StreamQuery(SourceQuery):
 
     def __init__(self, shared: Shared, source: str) -> None:
         super().__init__(shared, source)
+        # Its batches cannot be read again, and its rows bear no marks: see `division`.
+        assert not self.runner.windows and not self.runner.unites
         self.checkpoint = Checkpoint(shared.graph, source)
         self._first = 0
         self._query: StreamingQuery | None = None

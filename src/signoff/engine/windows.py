@@ -7,7 +7,7 @@ store, and hands the results on when Spark closes their windows. In which order,
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -18,7 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import DataStreamReader
 from pyspark.sql.types import StructType
 
-from signoff.engine.joints import StateSourceConfig, WindowJoint, buffer_place
+from signoff.engine.batch import owes
+from signoff.engine.joints import Joint, StateSourceConfig, WindowJoint, buffer_place
 from signoff.engine.keeping import KeepingQuery, said, write_part
 from signoff.engine.query import Shared, SourceQuery
 from signoff.engine.rows_source import parsed_rows, rows_stream
@@ -92,34 +93,77 @@ class WindowQuery(KeepingQuery):
         self._marks.gave(self.checkpoint.watermark_ms(batch_id) * 1000)
 
 
+@dataclass(frozen=True)
+class Stage:
+    """A source in front of a log that is in front of a window."""
+
+    query: SourceQuery
+    sink: str
+    """Hands its rows on into that log."""
+
+    def through(self, upto: int, ledger: Ledger) -> bool:
+        """Whether all its events below have been handed on, as far as they are to be."""
+        source = self.query.source
+        return ledger.books(source).next >= upto and not any(
+            owes(known, self.sink) for known in ledger.open_batches(source) if known.ref.start < upto
+        )
+
+
 class Silence:
     """Finds out when a window need not wait for a source any more.
 
     Events may keep coming that a filter in front of the window takes out. So it is not asked whether all that
     is in the log is taken, which is hardly ever so, but all that was there when the window had heard nothing
-    for long enough.
+    for long enough. Where that log gets its rows from others (see `division`), all that was in these must
+    have come through first.
     """
 
-    def __init__(self, window: WindowIntake, queries: Sequence[SourceQuery], ledger: Ledger) -> None:
+    def __init__(
+        self,
+        window: WindowIntake,
+        queries: Sequence[SourceQuery],
+        ledger: Ledger,
+        ways: Mapping[str, Sequence[Stage]] | None = None,
+    ) -> None:
         self.window, self.queries = window, queries
-        self._ledger = ledger
-        self._heads: dict[tuple[str, float], int] = {}
-        """How far a source had come, by its name and since when it is silent."""
+        self._ledger, self._ways = ledger, ways or {}
+        """What is in front of a source, the first one first."""
+        self._reached: dict[tuple[str, float], tuple[int, int]] = {}
+        """Of a source, and since when it is silent: so many stages in front of it are through, and up to
+        where the events of the next one had come then."""
 
     def taken(self) -> dict[str, int]:
         """For each source that is silent, up to where its events had come then, if all of these are taken."""
         silent = self.window.marks.silent()
-        heads = {query.source: query.log.head() for query in self.queries}
-        self._heads = {
-            (source, since): self._heads.get((source, since), heads[source])
-            for source, since in silent.items()
-            if source in heads
-        }
-        return {
-            source: head
-            for (source, _), head in self._heads.items()
-            if self._ledger.books(source).next >= head
-        }
+        mine = {query.source: query for query in self.queries}
+        found: dict[str, int] = {}
+        reached: dict[tuple[str, float], tuple[int, int]] = {}
+        for source, since in silent.items():
+            if source not in mine:
+                continue
+            way = self._ways.get(source, ())
+            logs = [*(stage.query.log for stage in way), mine[source].log]
+            place, head = self._reached.get((source, since)) or (0, logs[0].head())
+            while place < len(way) and way[place].through(head, self._ledger):
+                place += 1
+                head = logs[place].head()
+            reached[source, since] = place, head
+            if place == len(way) and self._ledger.books(source).next >= head:
+                found[source] = head
+        self._reached = reached
+        return found
+
+
+def way_to(source: str, joints: Sequence[Joint], queries: Mapping[str, SourceQuery]) -> list[Stage]:
+    """What is in front of a source that is the log in front of a step; nothing for any other."""
+    joint = next((joint for joint in joints if joint.source == source and joint.in_front), None)
+    if joint is None:
+        return []
+    fronts = sorted(joint.awaited_by)
+    return [
+        *way_to(fronts[0], joints, queries),  # if that is such a log itself, it is the only one
+        *(Stage(queries[front], joint.sink) for front in fronts),
+    ]
 
 
 def graph_marks(graph: Graph, source: str) -> Path:

@@ -135,10 +135,11 @@ def _audit_source(
     received = _received(log, books.next)  # after the books: it can only have grown since
     account = books.account(received)
     found += _check_log(log, source, received, books.next, needed)
-    missing = sorted(owing - letters.keys(source=source))
+    there = {EventId.parse(letter).source for letter, _ in owing}
+    missing = sorted(owing.difference(*(letters.keys(source=each) for each in there)))
     found += [
-        Finding(source, "letter-missing", f"{event} counts as dead-lettered at {stage}, its letter is gone")
-        for event, stage in missing
+        Finding(source, "letter-missing", f"letter {letter}, of a row that ended at {stage}, is gone")
+        for letter, stage in missing
     ]
     if not account.balanced and not found:
         found.append(Finding(source, "unbalanced", f"the account does not add up: {account.as_dict()}"))
@@ -200,9 +201,12 @@ def _check_batch(db: sqlite3.Connection, source: str, batch: sqlite3.Row) -> Ite
 
 
 def _dead_rows(db: sqlite3.Connection, source: str) -> set[tuple[str, str]]:
+    """The letters that stand for rows of a source: id and stage."""
     found = db.execute(
-        "SELECT sequence, child, stage FROM exceptions "
+        "SELECT sequence, child, stage, letter FROM exceptions "
         "WHERE source = ? AND outcome = 'dead_lettered' AND resolved = ''",
         (source,),
     )
-    return {(str(EventId(source, sequence, child)), stage) for sequence, child, stage in found}
+    return {
+        (letter or str(EventId(source, sequence, child)), stage) for sequence, child, stage, letter in found
+    }

@@ -20,6 +20,7 @@ from pyroaring import BitMap64
 from signoff.errors import StateError
 from signoff.ledger import departures
 from signoff.ledger.outcome import FINAL, BatchRange, BatchState, Outcome, RowOutcome, RowRef, SinkState, Wait
+from signoff.ledger.resolution import closed_as
 from signoff.ledger.sequences import describe, from_bytes, from_range, to_bytes
 from signoff.ledger.sink_rows import load_sinks, save_sinks
 from signoff.pipeline.secrets import redact
@@ -30,10 +31,10 @@ _REPORTABLE = frozenset({Outcome.DEAD_LETTERED, Outcome.REFUSED, Outcome.DROPPED
 # (a policy changed between two runs) must not make it better. An equal one opens a closed letter again.
 _RANK = "CASE {} WHEN 'failed' THEN 0 WHEN 'dropped' THEN 1 WHEN 'dead_lettered' THEN 2 ELSE 3 END"
 _UPSERT = f"""
-INSERT INTO exceptions (source, sequence, child, stage, outcome, reason, transient)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO exceptions (source, sequence, child, stage, outcome, reason, transient, letter)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET outcome = excluded.outcome, reason = excluded.reason, resolved = '',
-transient = excluded.transient
+transient = excluded.transient, letter = excluded.letter
 WHERE {_RANK.format("excluded.outcome")} >= {_RANK.format("exceptions.outcome")}
 """
 
@@ -200,7 +201,9 @@ def release(
     before = from_bytes(row["owed"])
     late = sum(o.row.sequence in gone and o.row.sequence not in before for o in answer.outcomes)
     _count_ignored(db, source, late + len((answer.delivered & gone) - before))
-    accepted = [o for o in answer.outcomes if o.row.sequence in gone & before]
+    named = [(o, closed_as(db, o)) for o in answer.outcomes if o.row.sequence in gone & before]
+    accepted = [o for o, closed in named if not closed]
+    replayed = BitMap64(o.row.sequence for o, closed in named if closed == Outcome.DELIVERED)
     _save_outcomes(db, source, start, end, accepted, tried=False)
     left = known.handed - gone
     sinks[sink] = replace(known, done=not left and not known.to_ask, handed=left)
@@ -208,7 +211,7 @@ def release(
     after = before & (BitMap64.union(BitMap64(), *owed) | _all_handed(sinks))
     if answer.at_once:
         after -= BitMap64(o.row.sequence for o in accepted if o.outcome == Outcome.REFUSED)
-    _settle(db, row, answer.delivered & gone, after, now)
+    _settle(db, row, (answer.delivered & gone) | replayed, after, now)
     save_sinks(db, source, start, {sink: sinks[sink]})
     return sinks[sink]
 
@@ -319,7 +322,8 @@ def _save_outcomes(
     db.executemany(
         _UPSERT,
         [
-            (source, o.row.sequence, o.row.child, o.stage, o.outcome.value, clean[o.reason], o.transient)
+            (source, o.row.sequence, o.row.child, o.stage, o.outcome.value, clean[o.reason], o.transient,
+             o.letter)
             for o in outcomes
         ],
     )  # fmt: skip

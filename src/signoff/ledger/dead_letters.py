@@ -59,7 +59,6 @@ _BRIEF = (
     "message_id"
 )
 
-_WITH_HEADERS = _BRIEF.replace("'{}' AS headers", "headers")
 _OF_BUFFER = f"source GLOB '*{BUFFER}' AND message_id IS NOT NULL"
 
 _UPSERT = """
@@ -232,21 +231,11 @@ class DeadLetters:
         return {(row["stage"], row["reason"]): row["n"] for row in found}
 
     def keys(self, statuses: Sequence[Status] = OPEN, source: str | None = None) -> set[tuple[str, str]]:
-        """(event id, stage) of every letter with one of these statuses.
-
-        One of a row from a buffer is also found under the id of the event the row was made from.
-        """
+        """(event id, stage) of every letter with one of these statuses."""
         where, values = _where(None, source, None, statuses)
-        made, made_values = _where(None, None, None, statuses)
         with self._store.read() as db:
             found = db.execute(f"SELECT event_id, stage FROM letters WHERE {where}", values)
-            keys = {(row["event_id"], row["stage"]) for row in found}
-        rows = self._select(
-            f"{made} AND {_OF_BUFFER} AND message_id GLOB ?",
-            [*made_values, "*" if source is None else f"{source}/*"],
-            columns=_WITH_HEADERS,
-        )
-        return keys | {(event_id, letter.stage) for letter in rows for event_id in letter.made_from}
+            return {(row["event_id"], row["stage"]) for row in found}
 
     def request_replay(self, letters: Iterable[DeadLetter]) -> int:
         """Ask for these to be replayed; whoever runs the engine does it. Returns how many were stored."""
@@ -343,21 +332,8 @@ def close_letters(
     new = [
         Resolution(letter.event_id, letter.stage, Outcome.DEAD_LETTERED, letter.reason) for letter in further
     ]
-    ledger.resolve(_with_origins(letters, [*new, *resolutions]))
+    ledger.resolve([*new, *resolutions])
     letters.resolve_all(resolutions)
-
-
-def _with_origins(letters: DeadLetters, resolutions: Sequence[Resolution]) -> list[Resolution]:
-    """The same for the events that rows from buffers were made from, which may wait for them or not."""
-    found = list(resolutions)
-    for one in resolutions:
-        if EventId.parse(one.event_id).source.endswith(BUFFER):
-            found += [
-                Resolution(event_id, one.stage, one.outcome, one.reason)
-                for letter in letters.get(one.event_id, one.stage)
-                for event_id in letter.made_from
-            ]
-    return found
 
 
 def drop_letters(ledger: Ledger, letters: DeadLetters, chosen: Sequence[DeadLetter]) -> int:
@@ -366,7 +342,7 @@ def drop_letters(ledger: Ledger, letters: DeadLetters, chosen: Sequence[DeadLett
     for first in range(0, len(chosen), CHUNK):
         part = letters.begin_drop(chosen[first : first + CHUNK])
         dropped = [Resolution(letter.event_id, letter.stage, Outcome.DROPPED) for letter in part]
-        ledger.resolve(_with_origins(letters, dropped))
+        ledger.resolve(dropped)
         number += letters.end_drop(part)
     return number
 

@@ -100,6 +100,10 @@ class _Story:
         self._folded = self._batch is None and sequence < ledger.folded_upto(source)
         self._rows = ledger.rows(source, sequence)
         self._letters = letters.of_origin(source, sequence)
+        known = {letter.key for letter in self._letters}
+        stand_for_it = dict.fromkeys((row.letter, row.stage) for row in self._rows if row.letter)
+        self._further = [letter for key in stand_for_it if key not in known for letter in letters.get(*key)]
+        """Letters of what was made of it and others."""
 
     def tell(self) -> Explanation:
         state = self._state()
@@ -111,7 +115,7 @@ class _Story:
         return Explanation(
             str(self._event), state, acknowledged, why, tuple(self._lines()),
             received_at.isoformat() if received_at else None, text, encoding,
-            content.get("headers") or {}, tuple(self._letters),
+            content.get("headers") or {}, (*self._letters, *self._further),
         )  # fmt: skip
 
     def _state(self) -> State:

@@ -88,6 +88,8 @@ class RowRecord:
     reason: str
     resolved: str
     """'' or, for a dead letter that was replayed or dropped, what became of it."""
+    letter: str = ""
+    """The id of the dead letter that stands for it, if it is not its own."""
 
 
 class Ledger:
@@ -177,7 +179,7 @@ class Ledger:
             ).fetchall()
         return [
             RowOutcome(RowRef(row["sequence"], row["child"]), row["stage"], Outcome(row["outcome"]),
-                       row["reason"], bool(row["transient"]))
+                       row["reason"], bool(row["transient"]), row["letter"])
             for row in found
         ]  # fmt: skip
 
@@ -309,13 +311,13 @@ class Ledger:
         """The exceptions known of one event."""
         with self._store.read() as db:
             found = db.execute(
-                "SELECT child, stage, outcome, reason, resolved FROM exceptions "
+                "SELECT child, stage, outcome, reason, resolved, letter FROM exceptions "
                 "WHERE source = ? AND sequence = ? ORDER BY child, stage",
                 (source, sequence),
             ).fetchall()
         return [
             RowRecord(RowRef(sequence, row["child"]), row["stage"], Outcome(row["outcome"]), row["reason"],
-                      row["resolved"])
+                      row["resolved"], row["letter"])
             for row in found
         ]  # fmt: skip
 

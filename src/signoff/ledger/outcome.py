@@ -103,6 +103,8 @@ class RowOutcome:
     reason: str
     transient: bool = False
     """Asking the sink again later may help: it was given up after the last retry."""
+    letter: str = ""
+    """The id of the dead letter that stands for it, if that is of a row it was made into behind a log."""
 
 
 @dataclass(frozen=True, slots=True)

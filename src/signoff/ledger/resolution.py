@@ -3,6 +3,9 @@
 The source was told at settlement and is not told again. An origin counts as dead-lettered while
 any of its letters is open; then as delivered if any row of it was, before or in a replay; else as
 dropped. One that was refused or has expired stays that.
+
+A letter may stand for events of other sources as well: those its row was made from, in front of the logs it
+has come through. What becomes of it becomes of them.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap64
 
-from signoff.ledger.outcome import EventId, Outcome, Resolution
+from signoff.ledger.outcome import EventId, Outcome, Resolution, RowOutcome
 from signoff.ledger.sequences import from_bytes, to_bytes
 from signoff.pipeline.secrets import redact
 
@@ -26,18 +29,65 @@ def resolve(db: sqlite3.Connection, resolutions: Sequence[Resolution]) -> int:
         raise ValueError(
             f"a dead letter cannot end as {', '.join(sorted(wrong))}: its source was told already"
         )
-    by_origin: dict[tuple[str, int], list[tuple[EventId, Resolution]]] = {}
+    by_origin: dict[tuple[str, int], list[_Asked]] = {}
     for resolution in resolutions:
         event = EventId.parse(resolution.event_id)
-        by_origin.setdefault((event.source, event.sequence), []).append((event, resolution))
+        for asked in (_Asked(event, resolution, ""), *_in_front(db, event, resolution)):
+            by_origin.setdefault((asked.event.source, asked.event.sequence), []).append(asked)
     found, batch = 0, None
-    for (source, sequence), asked in sorted(by_origin.items()):
+    for (source, sequence), of_origin in sorted(by_origin.items()):
         if batch is None or batch.source != source or not batch.start <= sequence < batch.end:
             _save(db, batch)
             batch = _load(db, source, sequence)
-        found += _resolve_origin(db, source, sequence, batch, asked)
+        found += _resolve_origin(db, source, sequence, batch, of_origin)
     _save(db, batch)
     return found
+
+
+def closed_as(db: sqlite3.Connection, outcome: RowOutcome) -> str:
+    """What became of the letter that stands for an outcome, if somebody has closed it meanwhile; else ''."""
+    if not outcome.letter:
+        return ""
+    event = EventId.parse(outcome.letter)
+    row = db.execute(
+        "SELECT resolved FROM exceptions "
+        "WHERE source = ? AND sequence = ? AND child = ? AND stage = ? AND outcome = 'dead_lettered'",
+        (event.source, event.sequence, event.child, outcome.stage),
+    ).fetchone()
+    return Outcome.DROPPED if row is None else str(row["resolved"])
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A row that a resolution is about."""
+
+    event: EventId
+    resolution: Resolution
+    letter: str
+    """The letter that stands for it; '' for its own."""
+
+
+def _in_front(db: sqlite3.Connection, event: EventId, resolution: Resolution) -> list[_Asked]:
+    """The rows of other sources that a letter stands for. One that is new stands for the rows that the letter
+    stood for from whose replay it comes: of the same row, or of one that this was made from."""
+    first = str(EventId(event.source, event.sequence))
+    rows = db.execute(
+        "SELECT DISTINCT source, sequence, child, letter FROM exceptions "
+        "WHERE letter != '' AND (letter = ? OR (letter > ? AND letter < ?))",
+        (first, f"{first}/", f"{first}0"),  # 0 comes next after the slash
+    ).fetchall()
+    found: dict[EventId, _Asked] = {}
+    for row in rows:
+        known = EventId.parse(row["letter"])
+        if known.child != event.child and (
+            resolution.outcome != Outcome.DEAD_LETTERED or not known.row.holds(event.row)
+        ):
+            continue
+        further = event.child.removeprefix(known.child).strip("/")
+        child = "/".join(part for part in (row["child"], further) if part)
+        origin = EventId(row["source"], row["sequence"], child)
+        found[origin] = _Asked(origin, resolution, resolution.event_id)
+    return list(found.values())
 
 
 @dataclass
@@ -57,7 +107,7 @@ def _resolve_origin(
     source: str,
     sequence: int,
     batch: _Batch | None,
-    asked: list[tuple[EventId, Resolution]],
+    asked: list[_Asked],
 ) -> int:
     rows = _rows(db, source, sequence)
     if not any(row["outcome"] == Outcome.DEAD_LETTERED for row in rows):
@@ -65,12 +115,12 @@ def _resolve_origin(
     delivered = sequence in batch.delivered if batch else any(row["also_delivered"] for row in rows)
     before = _class(rows, delivered)
     # The letters that stay or are new come first, so that the origin is never without one in between.
-    asked.sort(key=lambda item: item[1].outcome != Outcome.DEAD_LETTERED)
+    asked.sort(key=lambda one: one.resolution.outcome != Outcome.DEAD_LETTERED)
     closed = 0
-    for event, resolution in asked:
-        done = _apply(db, source, sequence, event.child, resolution, delivered)
+    for one in asked:
+        done = _apply(db, source, sequence, one, delivered)
         closed += done
-        if done and resolution.outcome == Outcome.DELIVERED and not delivered:
+        if done and one.resolution.outcome == Outcome.DELIVERED and not delivered:
             delivered = True
             _mark_delivered(db, source, sequence, batch)
     after = _class(_rows(db, source, sequence), delivered)
@@ -81,16 +131,16 @@ def _resolve_origin(
     return closed
 
 
-def _apply(
-    db: sqlite3.Connection, source: str, sequence: int, child: str, resolution: Resolution, delivered: bool
-) -> int:
+def _apply(db: sqlite3.Connection, source: str, sequence: int, asked: _Asked, delivered: bool) -> int:
+    child, resolution = asked.event.child, asked.resolution
     if resolution.outcome == Outcome.DEAD_LETTERED:
         done = db.execute(
-            "INSERT INTO exceptions (source, sequence, child, stage, outcome, reason, also_delivered) "
-            "VALUES (?, ?, ?, ?, 'dead_lettered', ?, ?) "
-            "ON CONFLICT DO UPDATE SET reason = excluded.reason, resolved = '', outcome = excluded.outcome "
-            "WHERE outcome IN ('dead_lettered', 'dropped')",
-            (source, sequence, child, resolution.stage, redact(resolution.reason), delivered),
+            "INSERT INTO exceptions "
+            "(source, sequence, child, stage, outcome, reason, also_delivered, letter) "
+            "VALUES (?, ?, ?, ?, 'dead_lettered', ?, ?, ?) "
+            "ON CONFLICT DO UPDATE SET reason = excluded.reason, resolved = '', outcome = excluded.outcome, "
+            "letter = excluded.letter WHERE outcome IN ('dead_lettered', 'dropped')",
+            (source, sequence, child, resolution.stage, redact(resolution.reason), delivered, asked.letter),
         )
     else:
         # A letter dropped by hand while its replay was under way was delivered all the same.

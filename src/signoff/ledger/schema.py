@@ -10,6 +10,8 @@ batch_sinks how far each sink is with a batch; removed with the batch. `handed`:
 exceptions  rows that were not simply delivered or filtered, and expired origins (stage ''). In the
             folded prefix only some are kept (see `folding`); `also_delivered` keeps the one bit of the
             folded bitmap that matters for them. `transient`: the last retry failed, and a later one may not.
+            `letter`: the id of the dead letter that stands for it, where that is of a row it was made into
+            behind another log; '' for its own.
 sinks       rows written and the last failure, for `signoff status`.
 departures  running totals of the rows that left the pipeline undelivered, by stage, outcome and reason (see
             the module of that name).
@@ -24,12 +26,13 @@ from __future__ import annotations
 
 from signoff.ledger.outcome import FINAL
 
-VERSION = 4
+VERSION = 6
 
 _DEPARTURES = """CREATE TABLE departures (
     source TEXT NOT NULL, stage TEXT NOT NULL, outcome TEXT NOT NULL, reason TEXT NOT NULL,
     rows INTEGER NOT NULL, PRIMARY KEY (source, stage, outcome, reason)
 ) WITHOUT ROWID"""
+_BY_LETTER = "CREATE INDEX exceptions_by_letter ON exceptions (letter) WHERE letter != ''"
 _COUNTS = ", ".join(f"{outcome} INTEGER NOT NULL DEFAULT 0" for outcome in FINAL)
 
 SCHEMA = f"""
@@ -57,8 +60,10 @@ CREATE TABLE exceptions (
     source TEXT NOT NULL, sequence INTEGER NOT NULL, child TEXT NOT NULL, stage TEXT NOT NULL,
     outcome TEXT NOT NULL, reason TEXT NOT NULL, resolved TEXT NOT NULL DEFAULT '',
     also_delivered INTEGER NOT NULL DEFAULT 0, transient INTEGER NOT NULL DEFAULT 0,
+    letter TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (source, sequence, child, stage)
 ) WITHOUT ROWID;
+{_BY_LETTER};
 CREATE TABLE sinks (
     sink TEXT NOT NULL, source TEXT NOT NULL, rows INTEGER NOT NULL DEFAULT 0,
     error TEXT NOT NULL DEFAULT '', since REAL,
@@ -71,5 +76,7 @@ UPGRADES = {
     1: "ALTER TABLE exceptions ADD COLUMN transient INTEGER NOT NULL DEFAULT 0",
     2: "ALTER TABLE batch_sinks ADD COLUMN handed BLOB",
     3: _DEPARTURES,
+    4: "ALTER TABLE exceptions ADD COLUMN letter TEXT NOT NULL DEFAULT ''",
+    5: _BY_LETTER,
 }
 """By the format it is for: the statement that makes the next one of it."""

@@ -92,13 +92,6 @@ CODES: dict[str, Code] = {
         'another "keys" '
         '(["stationId"])',
     ),
-    "window-in-stream": Code(
-        "A window stands behind a step that makes its source a stream (`dedupe`, a function on "
-        "DataFrames) or "
-        "that unites events.",
-        "Put that step into a pipeline of its own in front (sink and source `pipeline`).",
-        'alarms.yaml:21 [window-in-stream] transform "counts": a window cannot stand behind "once" (dedupe)',
-    ),
     "bad-name": Code(
         "A name of a node, or of an output of a `route`, holds other characters than letters, digits and _.",
         "Names appear in event ids and file names: begin with a letter and use letters, digits and _ only.",
@@ -212,11 +205,11 @@ CODES: dict[str, Code] = {
         'alarms.yaml:15 [type-error] transform "failed": "alarmId" is int, not boolean',
     ),
     "unites-in-stream": Code(
-        "A step unites the events of a batch, and another step behind the same source keeps state "
-        "(`dedupe`) or may do so (`python` with `mode: frame`): its batches cannot be read again.",
-        "Replace the one that keeps state, or give one of them a pipeline of its own.",
-        'alarms.yaml:18 [unites-in-stream] transform "summed": it unites events of a batch, but "once" makes '
-        "incoming a stream",
+        "A `merge` without keys stands behind a step that keeps state (`dedupe`) or may do so (`python` with "
+        "`mode: frame`): which rows were made of the same event is not known behind it.",
+        "Give it keys, or put it in front of that step.",
+        'alarms.yaml:18 [unites-in-stream] transform "whole" unites what one event was split into, but '
+        'behind "once" that is not known',
     ),
     "merge-conflict": Code(
         "Inputs that are united have a column of the same name with types that do not fit together.",
@@ -242,13 +235,6 @@ CODES: dict[str, Code] = {
         "Two sinks would share a buffer.",
         "Give one of them another `buffer.name`.",
         'alarms.yaml:30 [same-buffer] sink "copy" has the same buffer as sink "store": "store"',
-    ),
-    "nested-buffer": Code(
-        "A sink has a buffer that events wait for, behind a step that unites events of several sources: a "
-        "log behind a log, of which the first would have to be told through the second.",
-        "Let the buffer sign for its rows (`acknowledgements: true`), leave it out, or hand the events on to "
-        "another pipeline.",
-        'alarms.yaml:30 [nested-buffer] sink "store" has a buffer that events wait for, behind "both", …',
     ),
     "nested-meeting": Code(
         "A step unites events of several sources behind another step that does.",

@@ -209,7 +209,7 @@ class WindowInput(_WithLate):
         time = F.col(RECEIVED_AT) if window.time is None else F.col(window.time).cast("timestamp")
         micros = frame.compute(view, {"time": F.unix_micros(time)})["time"]
         if mark not in frame.df.columns:
-            # In a check the mark is of no interest; in a run it is missing behind a step that unites rows.
+            # In a check the mark is of no interest.
             mark = frame.compute(view, {"mark": F.lit(None).cast("bigint")})["mark"]
         known = View(frame, view.alive, {**view.columns, TIME: micros, CLOSED: mark})
         error = frame.compute(known, {"error": self._wrong(F.col(TIME))})["error"]
