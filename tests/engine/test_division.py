@@ -114,7 +114,7 @@ def test_no_step_that_must_see_its_rows_again_is_in_a_stream(graph: Graph) -> No
     try:
         joints = [joint.name for _, joint in all_joints(graph)]
     except PipelineError as error:
-        assert error.problems[0].code in ("nested-meeting", "same-buffer")
+        assert error.problems[0].code in ("nested-meeting", "same-buffer", "window-in-stream")
         return
     assert len(joints) == len(set(joints))
     found: set[str] = set()
@@ -166,3 +166,41 @@ def test_a_merge_of_one_event_is_refused_behind_a_stream_but_not_behind_the_resu
         all_joints(graph)
     nodes["whole"] = replace(keyless, inputs=(Port("folded"),))
     assert [joint.name for _, joint in all_joints(graph)] == ["folded", "folded.results"]
+
+
+def made(tmp_path: Path, *sources: str, **nodes: tuple[str | SinkConfig, str]) -> Graph:
+    """`name=(kind or config of a sink, "input, input")`."""
+    found = {name: Node(name, "source", SourceConfig(type="toy")) for name in sources}
+    for name, (kind, inputs) in nodes.items():
+        config = CONFIGS[kind] if isinstance(kind, str) else kind
+        ports = tuple(Port(*port.split(".")) for port in inputs.split(", "))
+        found[name] = Node(name, "sink" if isinstance(config, SinkConfig) else "transform", config, ports)
+    return Graph(Settings(name="tested"), "tested.yaml", tmp_path, found)
+
+
+def test_a_window_of_several_sources_is_not_behind_a_log_in_which_the_slowest_is_not_known(
+    tmp_path: Path,
+) -> None:
+    steps: dict[str, tuple[str | SinkConfig, str]] = {"window": ("window", "once"), "out": ("sink", "window")}
+    with pytest.raises(PipelineError, match="window-in-stream"):
+        all_joints(made(tmp_path, "a", "b", once=("dedupe", "a, b"), **steps))
+    assert all_joints(made(tmp_path, "a", once=("dedupe", "a"), **steps))
+
+
+def test_another_pipeline_is_in_one_part_only(tmp_path: Path) -> None:
+    link = PipelineSinkConfig(path="links/other")
+    window = {"window": ("window", "a"), "out": ("sink", "window")}
+    with pytest.raises(PipelineError, match="same-buffer"):
+        all_joints(made(tmp_path, "a", once=("dedupe", "a"), link=(link, "a, once"), **window))
+    assert all_joints(made(tmp_path, "a", once=("dedupe", "a"), link=(link, "once"), **window))
+
+
+def test_an_authoritative_sink_decides_also_beside_and_behind_a_log(tmp_path: Path) -> None:
+    deciding = SinkConfig(type="toy", authoritative=True)
+    window = {"window": ("window", "a"), "out": ("sink", "window")}
+    beside = made(tmp_path, "a", once=("dedupe", "a"), slow=("sink", "once"), auth=(deciding, "a"), **window)
+    waiting = {joint.name: joint.awaited_by for _, joint in all_joints(beside)}
+    assert waiting["once"] == set(), "nobody waits for what is behind it"
+    behind = made(tmp_path, "a", once=("dedupe", "a"), auth=(deciding, "once"), slow=("sink", "a"), **window)
+    waiting = {joint.name: joint.awaited_by for _, joint in all_joints(behind)}
+    assert waiting["once"] == {"a"} and waiting["slow"] == set()

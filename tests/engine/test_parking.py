@@ -188,6 +188,16 @@ def test_what_waits_is_bounded_and_small_batches_become_larger(runner, parking, 
     assert not parking.may_take(SIZE, SIZE)
 
 
+def test_batches_that_wait_for_results_do_not_keep_others_from_being_taken(runner, parking, monkeypatch):
+    monkeypatch.setattr(parking_module, "_MOST", 30)
+    for number in range(40):
+        handed = SinkState(done=False, attempts=1, owed=(), handed=BitMap64([number * SIZE]))
+        batch = runner.open(numbered(number))
+        runner.states[number * SIZE] = replace(batch, sinks={"a": handed, "b": SinkState(done=True)})
+    parking.resume()
+    assert len(parking) == 40 and parking.may_take(SIZE, SIZE)
+
+
 def test_when_nobody_could_take_it_a_batch_is_left_in_the_log(runner, parking):
     runner.down, runner.wait = {"a", "b"}, 3600.0
     parking.take(numbered(0))

@@ -1,4 +1,4 @@
-"""A window whose checkpoint is torn says what to do, and does not just fail: without Spark."""
+"""A window whose checkpoint is torn or gone says what to do, and does not just fail: without Spark."""
 
 from __future__ import annotations
 
@@ -10,30 +10,83 @@ import pytest
 
 from signoff.engine.checkpoint import Checkpoint
 from signoff.engine.windows import WindowQuery
-from signoff.errors import EngineError
+from signoff.errors import EngineError, PipelineError
+from signoff.link.handover import LinkPlace
 from signoff.pipeline.graph import Graph, Node
 from signoff.pipeline.model import Settings, SourceConfig
+from signoff.state.loss import Loss
 
 
-def test_a_torn_checkpoint_of_a_window_says_what_to_do(tmp_path: Path) -> None:
-    nodes = {"w.buffer": Node("w.buffer", "source", SourceConfig(type="toy"))}
-    checkpoint = Checkpoint(Graph(Settings(name="tested"), "tested.yaml", tmp_path, nodes), "w.buffer")
-    checkpoint.keeps_state("shape")
-    for part in ("offsets/0", "commits/0"):
-        (checkpoint.path / part).parent.mkdir(parents=True)
-        (checkpoint.path / part).write_text("")
-    (checkpoint.path / "metadata").write_text("{}")
-    query: Any = SimpleNamespace(
-        _marks=SimpleNamespace(begin=lambda shape: None),
-        _shape="shape",
-        checkpoint=checkpoint,
-        source="w.buffer",
-        shared=SimpleNamespace(ledger=SimpleNamespace(books=lambda source: SimpleNamespace(next=0))),
-    )
-    with pytest.raises(EngineError, match="Restore it, or remove it"):
-        WindowQuery.start(query)
+class Lost:
+    """A window whose ledger has batches up to 5."""
+
+    def __init__(self, tmp_path: Path, *, holds: bool = True) -> None:
+        nodes = {"w.buffer": Node("w.buffer", "source", SourceConfig(type="toy"))}
+        self.checkpoint = Checkpoint(Graph(Settings(name="tested"), "t.yaml", tmp_path, nodes), "w.buffer")
+        self.checkpoint.keeps_state("shape")
+        self.place = LinkPlace(tmp_path / "log", tmp_path / "links")
+        self.place.notes.mkdir()
+        books = SimpleNamespace(books=lambda source: SimpleNamespace(next=5))
+        self.query: Any = SimpleNamespace(
+            checkpoint=self.checkpoint,
+            source="w.buffer",
+            shared=SimpleNamespace(ledger=books, graph=SimpleNamespace(nodes=nodes)),
+            _place=self.place,
+            _name="w",
+            _holds_events=lambda: holds,
+            _begin_anew=lambda: None,
+        )
+
+    def write(self, end: int = 5) -> None:
+        offsets = f'v1\n{{"batchWatermarkMs": 1}}\n{{"sequence": {end}}}'
+        for part, content in (("offsets/0", offsets), ("commits/0", "v1\n{}"), ("metadata", "{}")):
+            (self.checkpoint.path / part).parent.mkdir(parents=True, exist_ok=True)
+            (self.checkpoint.path / part).write_text(content)
+
+    def find(self) -> None:
+        WindowQuery._find_state(self.query)
+
+
+@pytest.mark.parametrize("damage", ["lost", "torn", "old"])
+def test_a_state_that_is_gone_is_not_begun_anew_before_somebody_has_said_so(
+    tmp_path: Path, damage: str
+) -> None:
+    window = Lost(tmp_path)
+    window.checkpoint.begin(0)
+    if damage != "lost":
+        window.write(5 if damage == "torn" else 3)
+    if damage == "torn":
+        (window.checkpoint.path / "commits/0").write_text("")
+    for _ in range(2):
+        with pytest.raises(PipelineError, match=r"restore it; or give up .* drop FILE w"):
+            window.find()
+    Loss(window.place).give_up()
+    window.find()
+    assert window.checkpoint.first == 5 and not window.checkpoint.exists()
+    window.find()  # a kill before Spark has begun
+
+
+def test_a_state_that_was_brought_back_is_gone_on_with(tmp_path: Path) -> None:
+    window = Lost(tmp_path)
+    with pytest.raises(PipelineError, match=r"state-lost.*is gone"):
+        window.find()
+    window.write()
+    window.find()
+    assert not Loss(window.place).noted and window.checkpoint.exists()
+
+
+def test_a_state_that_held_nothing_is_begun_anew(tmp_path: Path) -> None:
+    window = Lost(tmp_path, holds=False)
+    window.find()
+    assert not Loss(window.place).noted
+
+
+def test_a_damaged_batch_is_named(tmp_path: Path) -> None:
+    window = Lost(tmp_path)
+    window.write()
+    (window.checkpoint.path / "offsets/0").write_text("")
     with pytest.raises(EngineError, match="damaged at batch 0"):
-        checkpoint.watermark_ms(0)
+        window.checkpoint.watermark_ms(0)
 
 
 def test_what_a_kill_left_half_written_does_not_keep_a_query_from_its_first_batch(tmp_path: Path) -> None:

@@ -94,3 +94,15 @@ def test_a_letter_that_is_closed_before_they_have_heard_of_it_is_none_for_them(
     bring(behind)
     assert counts(behind) == ((3, 0, 0) if outcome == Outcome.DELIVERED else (1, 2, 0))
     assert findings(state) == []
+
+
+def test_a_letter_of_a_row_that_was_united_anew_stands_for_them_too(
+    behind: Ledger, letters: DeadLetters, state: Path
+) -> None:
+    bring(behind)
+    further = [DeadLetter(f"{LETTER}/~ab", "later", "worse", b"{}")]
+    close_letters(behind, letters, [Resolution(LETTER, "table", Outcome.DROPPED)], further)
+    assert counts(behind) == (1, 0, 2)
+    close_letters(behind, letters, [Resolution(f"{LETTER}/~ab", "later", Outcome.DELIVERED)])
+    assert counts(behind) == (3, 0, 0)
+    assert findings(state) == []

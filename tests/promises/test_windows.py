@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -73,6 +74,12 @@ def expected(events: Iterable[tuple[int, str, int]]) -> dict[tuple[int, str], tu
     for second, key, n in events:
         found.setdefault((second // 60 * 60, key), []).append(n)
     return {key: (len(all_), sum(all_), sum(all_) / len(all_)) for key, all_ in found.items()}
+
+
+def in_the_state(product: Product) -> int:
+    """Up to where rows have been taken into the state of the window."""
+    with product.ledger() as ledger:
+        return ledger.books("counts.buffer").next
 
 
 def disordered(number: int, within: int, seed: int = 1) -> list[tuple[int, str, int]]:
@@ -280,6 +287,32 @@ def test_state_is_carried_over_a_change_that_leaves_it_as_it_is_and_refused_othe
     running = product.start("--once", engine_when=lambda: product.received() == 3)
     assert running.wait().code == 0
     assert results(product.table())[(0, "x")][0] == 3
+
+
+@pytest.mark.case(34)
+@pytest.mark.parametrize("acknowledge", ["save_point", "delivered"])
+def test_a_state_that_was_lost_is_begun_anew_only_when_somebody_says_so(
+    inline: Make, acknowledge: str
+) -> None:
+    nodes = pipeline(FILES, acknowledge=acknowledge, idle_after="1h", allowed_lateness="20s")
+    product = inline(**nodes)
+    product.put("a.jsonl", [at(0), at(1)])
+    running = product.start(drain_s=1.0)
+    running.wait_for(lambda: in_the_state(product) == product.received("counts.buffer") > 0)
+    running.terminate()
+    (state,) = (path for path in (product.state / "checkpoints").glob("counts*") if path.is_dir())
+    shutil.rmtree(state)
+    product.put("b.jsonl", [at(2), at(70)])
+    failed = product.run_once()
+    assert failed.code == 2 and "[state-lost]" in failed.output
+    assert "signoff buffers drop FILE counts" in failed.output
+    done = product.command("buffers", "drop", str(product.file), "counts", "--yes")
+    assert done.code == 0 and "the state begins anew" in done.output
+    product.write(pipeline(FILES, acknowledge=acknowledge, idle_after="1s", allowed_lateness="20s"))
+    assert product.run_once().code == 0
+    assert results(product.table()) == expected([(2, "x", 1), (70, "x", 1)])
+    lost = {"delivered": 4} if acknowledge == "save_point" else {"delivered": 2, "dropped": 2}
+    assert product.account() == books(**lost)
 
 
 @pytest.mark.case(34)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from signoff.cli.reading import AsJson, PipelineFile, load_for_reading, table
-from signoff.engine.buffers import Buffer, give_up, read_buffers
+from signoff.engine.buffers import Buffer, give_up, give_up_state, read_buffers, state_is_lost
 from signoff.errors import StateError
 from signoff.ledger import Ledger, RunLock
 
@@ -42,13 +42,19 @@ def drop(
 ) -> None:
     """Drop the rows of a buffer whose sink is no longer in the pipeline; their events are settled.
 
-    They count as dropped, in the account of the buffer and of the sources whose events waited for them.
+    They count as dropped, in the account of the buffer and of the sources whose events waited for them. Of a
+    window or fold whose state was found lost by a run: what was in the state, which then begins anew.
     """
     graph = load_for_reading(file)
     with RunLock(graph.state), Ledger(graph.state / "ledger.db") as ledger:
         found = read_buffers(graph, ledger)
         if name not in found:
             raise typer.BadParameter(f'there is no buffer "{name}" (have: {", ".join(found) or "none"})')
+        if state_is_lost(graph, name):
+            if not yes:
+                typer.confirm(f'Give up what the lost state of "{name}" held?', abort=True)
+            typer.echo(f"{give_up_state(graph, ledger, name)} rows dropped; the state begins anew")
+            return
         if found[name].sink is not None:
             raise StateError(f'sink "{found[name].sink}" takes rows from this buffer; remove the sink first')
         if not yes:

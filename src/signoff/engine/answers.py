@@ -288,7 +288,7 @@ class Bearer:
         for one in found:
             event = events[one.row.sequence]
             made = EventId.parse(event["message_id"])
-            child = joined(made.child if made.source == handed.batch.source else "", one.row.child)
+            child = joined(made.child, one.row.child)
             others = dict(event["headers"] or {}).get(OTHERS, "")
             sequences = (event["position"], *(int(number) for number in others.split(",") if number))
             outcomes += [replace(one, row=RowRef(sequence, child)) for sequence in sequences]

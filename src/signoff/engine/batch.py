@@ -191,8 +191,8 @@ class BatchRunner:
         Raises Interrupted or GaveUp when the run ends first; the batch then stays owed.
         """
         known = self.open(batch)
-        if known.settled:
-            if plan is not None and plan.stateful:
+        if known.settled or self.waits_elsewhere(known):
+            if plan is not None and plan.stateful:  # it was recorded, but not committed by Spark
                 touch(plan.df)
             return
         try:

@@ -10,10 +10,12 @@ from pyroaring import BitMap64
 from signoff.engine.answers import left_behind
 from signoff.engine.division import all_joints, buffers_on_disk
 from signoff.engine.joints import NO_LIMIT, Joint, buffer_place
+from signoff.ledger.batches import Answer
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.outcome import BUFFER, Account
+from signoff.ledger.outcome import BUFFER, Account, SinkState
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
+from signoff.state.loss import Loss
 
 
 @dataclass(frozen=True)
@@ -81,10 +83,38 @@ def give_up(graph: Graph, ledger: Ledger, name: str) -> int:
     return dropped
 
 
+def state_is_lost(graph: Graph, name: str) -> bool:
+    """Whether a run has found that the state of a step is gone."""
+    return Loss(buffer_place(graph, name + BUFFER)).noted
+
+
+def give_up_state(graph: Graph, ledger: Ledger, name: str) -> int:
+    """Let a step whose state is lost begin anew. Rows that were in it, and whose events waited for results,
+    are dropped; what is behind them in the log is not.
+
+    Only while no run is alive. Returns how many rows were dropped; may be repeated.
+    """
+    source, dropped = name + BUFFER, 0
+    for known in ledger.open_batches(source):
+        dropped += len(known.owed)
+        _drop(ledger, source, known.ref.start, known.ref.end)
+    bearer = left_behind(graph, name, ledger, {})
+    bearer.tend()
+    bearer.close()
+    Loss(buffer_place(graph, source)).give_up()
+    return dropped
+
+
 def _drop(ledger: Ledger, source: str, start: int, end: int) -> None:
     known = ledger.open_batch(source, start, end, [])
-    done = {sink: type(state)(done=True, error="given up") for sink, state in known.sinks.items()}
-    ledger.record(source, start, end, delivered=BitMap64(), outcomes=[], sinks=done, owed=BitMap64())
+    done = {
+        sink: SinkState(done=True, error="given up") for sink, state in known.sinks.items() if state.to_ask
+    }
+    handed = {sink: state.handed for sink, state in known.sinks.items() if state.handed}
+    waiting = BitMap64.union(BitMap64(), *handed.values())
+    ledger.record(source, start, end, delivered=BitMap64(), outcomes=[], sinks=done, owed=waiting)
+    for sink, rows in handed.items():
+        ledger.release(source, start, end, sink, Answer(rows, BitMap64(), BitMap64()))
 
 
 def _limit(joint: Joint) -> int | None:

@@ -93,13 +93,17 @@ class Checkpoint:
         last = self.last_batch("commits")
         return 0 if last is None else self.end_of(last) or 0
 
-    def mend(self, taken: int) -> None:
+    def mend(self, taken: int, *, keep: bool = False) -> None:
         """Put aside a checkpoint that cannot be gone on with. `taken`: the ledger has batches up to here.
+
+        `keep`: it holds what must not be lost. Raises EngineError then, with what is wrong.
 
         A loss of power can leave its last files torn; and while the pipeline had other stateful steps,
         another checkpoint was in use and this one was left behind.
         """
         if not self.exists():
+            if keep and taken > (self.first or 0):
+                raise EngineError(f"the checkpoint {self.path} is gone")
             if self.path.exists():
                 self._set_aside()
             return
@@ -110,6 +114,8 @@ class Checkpoint:
             last = self.last_batch()
             end = self.first if last is None else self.end_of(last)
         except (ValueError, EngineError) as error:
+            if keep:
+                raise EngineError(str(error)) from error
             if self.stateful:
                 raise EngineError(
                     f"{error}; it holds state and cannot be made anew. Restore it, or remove it to begin "
@@ -119,11 +125,19 @@ class Checkpoint:
             self._set_aside()
         else:
             if end is not None and end < taken:
+                if keep:
+                    raise EngineError(f"the checkpoint {self.path} ends at {end}, the ledger at {taken}")
                 logger.warning(
                     "the checkpoint %s ends at %d, the ledger at %d; it is put aside and made anew",
                     self.path, end, taken,
                 )  # fmt: skip
                 self._set_aside()
+
+    def begin_anew(self, first: int) -> None:
+        """Whatever is there is put aside; what is begun next begins here."""
+        if self.path.exists():
+            self._set_aside()
+        self.begin(first)
 
     @property
     def _first_file(self) -> Path:

@@ -27,6 +27,7 @@ from signoff.pipeline.model import OnFailure, SinkConfig
 from signoff.transforms.contract import FieldError, Step, Transform
 from signoff.transforms.frame import (
     CHILD,
+    IDENTITY,
     OTHERS,
     SEQUENCE,
     DescribeError,
@@ -166,7 +167,8 @@ class _Compiler:
         _, view = begin(df, SOURCE_COLUMNS, self.source, policy, counts=self.counts)
         self.views[Port(self.source, None)] = view
         if getattr(self.graph.nodes[self.source].config, "keeps_ids", False):
-            self.identity = view.columns["message_id"]
+            view.frame.df = view.frame.df.withColumn(IDENTITY, F.col(view.columns["message_id"]))
+            self.identity = IDENTITY
         sinks: dict[str, SinkPlan] = {}
         for node in self.nodes:
             try:

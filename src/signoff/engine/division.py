@@ -81,7 +81,7 @@ def divide(graph: Graph, behind: Joint | None = None) -> Division:
     joints += [
         joint
         for name in front.sinks
-        if name in graph.sinks and name != own and (joint := joint_of(front, name))
+        if name in graph.sinks and name != own and (joint := joint_of(front, name, _up_to_states(graph)))
     ]
     known = {joint.name for joint in joints}
     joints += [
@@ -111,33 +111,60 @@ def divide(graph: Graph, behind: Joint | None = None) -> Division:
 def all_joints(graph: Graph) -> list[tuple[Graph, Joint]]:
     """Every place where a pipeline is cut, with the graph that is cut there. Raises PipelineError for a sink
     whose buffer would be in two of its parts: each log has one writer."""
-    found = _joints(divide(graph))
+    ways_out: list[Node] = []
+    found = _joints(divide(graph), ways_out)
     known: set[str] = set()
+    for name, node in [*((joint.name, joint.node) for _, joint in found), *((x.name, x) for x in ways_out)]:
+        if name in known:
+            raise PipelineError([_in_two_parts(node)])
+        known.add(name)
     for _, joint in found:
-        if joint.name in known:
-            raise PipelineError([_in_two_parts(joint)])
-        known.add(joint.name)
+        if joint.in_front and isinstance(joint.node.config, WindowConfig):
+            _check_one_source(graph, joint.node)
     return found
 
 
-def _in_two_parts(joint: Joint) -> Problem:
-    return joint.node.problem(
+def _in_two_parts(node: Node) -> Problem:
+    return node.problem(
         "same-buffer",
-        "has a buffer, and gets rows from behind a window (or a step that unites events of several sources) "
-        "and from elsewhere",
+        "has a log, and gets rows from behind another log (of a window, a fold, a step that unites events or "
+        "one that makes its source a stream) and from elsewhere",
         at="inputs",
-        hint="use a sink for each",
+        hint=f"use a {node.kind} for each",
     )
 
 
-def _joints(division: Division) -> list[tuple[Graph, Joint]]:
+def _check_one_source(graph: Graph, window: Node) -> None:
+    """In front of a window that has a log of its own nobody knows which source is the slowest."""
+    if len(sources := sorted(graph.upstream_sources(window.name))) > 1:
+        raise PipelineError(
+            [
+                window.problem(
+                    "window-in-stream",
+                    f"gets events of several sources ({', '.join(sources)}) through one log: the fastest "
+                    "would make the others late",
+                    at="inputs" if "inputs" in window.field_lines else "input",
+                    hint="put it in front of the step that unites them or keeps state, or use one for each",
+                )
+            ]
+        )
+
+
+def _joints(division: Division, ways_out: list[Node]) -> list[tuple[Graph, Joint]]:
+    """Where it is cut, and in `ways_out` the sinks that are other pipelines, by part."""
     found: list[tuple[Graph, Joint]] = []
+    whole = division.whole.nodes
+    ways_out += [
+        whole[name]
+        for name in division.front.sinks
+        if name in whole and isinstance(whole[name].config, PipelineSinkConfig)
+    ]
     for joint in division.joints:
         found.append((division.whole, joint))
         if isinstance(joint, KeepingJoint):
             found.append((joint.behind(division.whole), joint.results))
             joint = joint.results
-        found += _joints(divide(joint.behind(division.whole), joint))
+        found += _joints(divide(joint.behind(division.whole), joint), ways_out)
     return found
 
 
@@ -184,7 +211,7 @@ def _put_fold(graph: Graph, nodes: dict[str, Node], joint: FoldJoint) -> None:
 
 def _logs_in_front(graph: Graph) -> dict[str, Joint]:
     """The steps that have a log in front of them, if rows reach them without going through another one."""
-    part = replace(graph, nodes=_in_front(graph, ()))
+    part = _up_to_states(graph)
     found = {name for name in graph.transforms if _meets(graph, name)}
     found |= {name for name in part.transforms if _behind_a_stream(part, name)}
     front = replace(graph, nodes=_in_front(graph, found))
@@ -196,16 +223,24 @@ def _logs_in_front(graph: Graph) -> dict[str, Joint]:
         if name not in found and _streams(front, name) and front.upstream_sources(name) & sources
     }
     front = replace(graph, nodes=_in_front(graph, found))
-    return {name: _log_in_front(front, name) for name in front.transforms if name in found}
+    return {name: _log_in_front(front, name, part) for name in front.transforms if name in found}
 
 
-def _log_in_front(graph: Graph, name: str) -> Joint:
+def _up_to_states(graph: Graph) -> Graph:
+    """What rows reach without going through a state."""
+    return replace(graph, nodes=_in_front(graph, ()))
+
+
+def _log_in_front(graph: Graph, name: str, whole: Graph) -> Joint:
     node = graph.nodes[name]
     # What waits in it waits in the logs of the sources as well: they are the limit. If it could be full, rows
     # that others wait for would never come.
     settings = BufferSettings(max_bytes=NO_LIMIT)
     own = name + _INPUT if isinstance(node.config, WindowConfig) else name
-    return Joint(node, own, settings, frozenset(graph.upstream_sources(name)))
+    # Nobody waits for what is behind it if all that decides is elsewhere.
+    free = set[str]() if _authoritative(whole) & whole.downstream(name) else _settled_by_others(whole, name)
+    sources = frozenset(graph.upstream_sources(name))
+    return Joint(node, own, settings, sources - free, fed_by=sources)
 
 
 def _meets(graph: Graph, name: str) -> bool:
@@ -279,14 +314,14 @@ def _in_front(graph: Graph, logs: Collection[str]) -> dict[str, Node]:
     return nodes
 
 
-def joint_of(graph: Graph, name: str) -> Joint | None:
-    """The buffer of a sink; None if its rows go to it directly."""
+def joint_of(graph: Graph, name: str, whole: Graph) -> Joint | None:
+    """The buffer of a sink; None if its rows go to it directly. `whole`: also what is behind other logs."""
     sink = graph.nodes[name]
     config = sink.config
     assert isinstance(config, SinkConfig)
     if isinstance(config, PipelineSinkConfig):
         return None
-    settings, free = config.buffer, _settled_by_others(graph, name)
+    settings, free = config.buffer, _settled_by_others(whole, name)
     if settings is None and config.best_effort:
         settings = BufferSettings(when_full="drop_newest")
     elif settings is None and (free or config.ordered_by):
@@ -300,14 +335,18 @@ def joint_of(graph: Graph, name: str) -> Joint | None:
 
 def _settled_by_others(graph: Graph, name: str) -> set[str]:
     """Sources of a sink whose events are settled by an authoritative sink that this one is not."""
-    authoritative = {
-        other
-        for other, node in graph.sinks.items()
-        if isinstance(node.config, SinkConfig) and node.config.authoritative
-    }
+    authoritative = _authoritative(graph)
     if name in authoritative:
         return set()
     return {source for source in graph.upstream_sources(name) if graph.downstream(source) & authoritative}
+
+
+def _authoritative(graph: Graph) -> set[str]:
+    return {
+        name
+        for name, node in graph.sinks.items()
+        if isinstance(node.config, SinkConfig) and node.config.authoritative
+    }
 
 
 def _way_out(graph: Graph, node: Node, config: PipelineSinkConfig) -> HandoverConfig:

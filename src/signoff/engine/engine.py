@@ -119,11 +119,11 @@ class Engine:
                 self.ledger.tells_nobody(name)
         self._prepare_sinks()
         self._name_orphans()
-        for query in self.queries.values():
-            query.start()
-        self.status.report("running")
         replays_at = tidy_at = 0.0
         try:
+            for query in self.queries.values():
+                query.start()
+            self.status.report("running")
             while not self._finished():
                 time.sleep(_LOOK_S)
                 self._look_after()

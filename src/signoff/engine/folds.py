@@ -69,9 +69,14 @@ class FoldQuery(KeepingQuery):
         self.tick: Callable[[], None] = lambda: None
         """Have Spark do a batch."""
 
-    def start(self) -> None:
+    def _resume(self) -> None:
         self._groups.begin(self._shape)
-        super().start()
+
+    def _holds_events(self) -> bool:
+        return self._groups.number > 0
+
+    def _begin_anew(self) -> None:
+        self._groups.forget()
 
     def wake(self) -> None:
         """Have the groups ended whose time is over, if no event brings a batch."""

@@ -66,6 +66,8 @@ class Joint:
     """Sources whose events wait until their rows are settled behind it."""
     in_use: bool = True
     """False: its sink has no buffer any more; what is in it is still taken, and nothing is put into it."""
+    fed_by: frozenset[str] = frozenset()
+    """Of a log in front of a step: the sources whose rows come into it."""
 
     @property
     def source(self) -> str:

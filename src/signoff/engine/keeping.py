@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -20,16 +21,17 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 from pyspark import TaskContext
 
-from signoff.engine.joints import KeepingSourceConfig
+from signoff.engine.joints import KeepingSourceConfig, buffer_place
 from signoff.engine.poison import last_line
 from signoff.engine.query import Shared
 from signoff.engine.stream import StreamQuery
-from signoff.errors import EngineError, PermanentError, TransientError
+from signoff.errors import EngineError, PermanentError, PipelineError, Problem, TransientError
 from signoff.ledger.outcome import SinkState
 from signoff.ledger.sequences import from_range
 from signoff.pipeline.secrets import redact
 from signoff.sinks.contract import BatchRef, Part, Sink
 from signoff.sinks.retry import next_wait_s
+from signoff.state.loss import Loss
 from signoff.state.windowing import MARK_ID, RESULTS
 
 logger = logging.getLogger(__name__)
@@ -47,9 +49,44 @@ class KeepingQuery(StreamQuery):
         self._name = self.config.name
         self._waits_for_results = self.config.waits_for_results
         self._sink_name = self._name + RESULTS
+        self._place = buffer_place(shared.graph, source)
         self._results = self.runner.sinks[self._sink_name]
         for name, value in self.settings.items():
             self.spark.conf.set(name, value)
+
+    def start(self) -> None:
+        self._find_state()
+        self._resume()
+        super().start()
+
+    @abstractmethod
+    def _resume(self) -> None:
+        """Bring the notes about the state in line with it, before the query goes on."""
+
+    @abstractmethod
+    def _holds_events(self) -> bool:
+        """Whether the state holds events, as far as the notes about it say."""
+
+    def _begin_anew(self) -> None:
+        """The state is empty, although the notes about it may say otherwise."""
+
+    def _find_state(self) -> None:
+        """Raises PipelineError where the state is gone and held events: it begins anew only if somebody has
+        said so (`signoff buffers drop`)."""
+        taken, loss = self.shared.ledger.books(self.source).next, Loss(self._place)
+        if loss.given_up == taken:
+            self.checkpoint.begin_anew(taken)
+            self._begin_anew()
+            logger.warning('the state of "%s" was lost and given up; it begins anew', self._name)
+        try:
+            self.checkpoint.mend(taken, keep=self._holds_events())
+        except EngineError as error:
+            loss.note(taken)
+            node = self.shared.graph.nodes[self.source]
+            text = f'transform "{self._name}" has lost its state: {error}'
+            hint = f"restore it; or give up what it held: signoff buffers drop FILE {self._name}"
+            raise PipelineError([Problem("state-lost", text, hint, node.file, node.line)]) from error
+        loss.forget()
 
     def comes_again(self, batch: BatchRef) -> bool:
         """Until Spark has committed it: what it handed on must be recognised."""

@@ -38,6 +38,7 @@ _SLOWER_S = 0.005
 _SLOWEST_S = 2.0
 _MOST = 2000
 """More batches than this do not wait: the source is held back instead."""
+_COUNT_S = 1.0
 _IDLE_S = 0.5
 
 
@@ -66,6 +67,8 @@ class Parking:
         self._rests: dict[str, float] = {}
         """By step, until when it is left alone."""
         self._steps_next = False
+        self._counted, self._counted_at = 0, float("-inf")
+        """Batches that somebody is still to be asked for, and when they were counted."""
 
     def __len__(self) -> int:
         return len(self._parked)
@@ -84,24 +87,36 @@ class Parking:
         """Whether a new batch of so many events, of at most so many, should begin now."""
         with self._changed:
             waiting = len(self._parked)
-            if self._nobody_takes_it() or waiting >= _MOST:
+            if self._nobody_takes_it():
                 return False  # it stays in the log, and becomes part of a larger batch
             if self._catching_up() and self._credits < _CATCH_UP:
                 return False
-            if waiting <= _FEW or size >= most:
-                return True
-            return time.monotonic() - self._taken_at >= min(waiting * _SLOWER_S, _SLOWEST_S)
+            if waiting > _FEW and size < most:
+                since = time.monotonic() - self._taken_at
+                if since < min(waiting * _SLOWER_S, _SLOWEST_S):
+                    return False
+            return not self._is_full()
 
     def why_held(self) -> str:
         """Why new batches are not taken, or fewer of them; '' when they are. For whoever looks on."""
         with self._changed:
             if self._nobody_takes_it():
                 return f"nobody would take a new batch: {_named(self._behind)} took nothing of an earlier one"
-            if len(self._parked) >= _MOST:
+            if self._is_full():
                 return f"{len(self._parked)} batches wait already for {_named(self._owing())}"
             if names := self._catching_up():
                 return f"{_named(names)} catches up: of three batches one is new"
             return ""
+
+    def _is_full(self) -> bool:
+        """Whether so many batches wait for sinks or steps. Those that wait for results of a window do not
+        count: without new ones it may never be closed."""
+        if len(self._parked) < _MOST:
+            return False
+        if time.monotonic() - self._counted_at > _COUNT_S:
+            self._counted_at = time.monotonic()
+            self._counted = sum(bool(self._runner.owing(each.known)) for each in self._parked.values())
+        return self._counted >= _MOST
 
     def _nobody_takes_it(self) -> bool:
         return bool(self._behind) and self._behind >= self._runner.sinks.keys()

@@ -163,7 +163,11 @@ class ResultsBearer(ABC):
             rows |= BitMap64(mine)
             if number in delivered:
                 taken |= BitMap64(mine)
-            outcomes += [replace(one, row=RowRef(row)) for one in exceptions.get(number, ()) for row in mine]
+            outcomes += [
+                replace(one, row=RowRef(row, one.row.child))
+                for one in exceptions.get(number, ())
+                for row in mine
+            ]
         self._release(rows, taken, outcomes)
 
     def _release(self, rows: BitMap64, taken: BitMap64, outcomes: Sequence[RowOutcome]) -> None:

@@ -58,15 +58,16 @@ class WindowQuery(KeepingQuery):
         self.remind: Callable[[], None] = lambda: None
         """Have the mark put into the log once more."""
 
-    def start(self) -> None:
+    def _resume(self) -> None:
         self._marks.begin(self._shape)
-        self.checkpoint.mend(self.shared.ledger.books(self.source).next)  # a torn one says what to do
         if (last := self.checkpoint.last_batch("commits")) is not None:
             self._marks.gave(self.checkpoint.watermark_ms(last) * 1000)
         if not self._marks.all_given:
             # A query that was stopped before it could give out what a mark has closed waits for new rows.
             self.remind()
-        super().start()
+
+    def _holds_events(self) -> bool:
+        return self._marks.open_windows or not self._marks.all_given
 
     @property
     def idle(self) -> bool:
@@ -159,7 +160,7 @@ def way_to(source: str, joints: Sequence[Joint], queries: Mapping[str, SourceQue
     joint = next((joint for joint in joints if joint.source == source and joint.in_front), None)
     if joint is None:
         return []
-    fronts = sorted(joint.awaited_by)
+    fronts = sorted(joint.fed_by)
     return [
         *way_to(fronts[0], joints, queries),  # if that is such a log itself, it is the only one
         *(Stage(queries[front], joint.sink) for front in fronts),

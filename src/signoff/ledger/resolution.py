@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap64
 
-from signoff.ledger.outcome import EventId, Outcome, Resolution, RowOutcome
+from signoff.ledger.outcome import BUFFER, EventId, Outcome, Resolution, RowOutcome, is_united
 from signoff.ledger.sequences import from_bytes, to_bytes
 from signoff.pipeline.secrets import redact
 
@@ -70,18 +70,21 @@ class _Asked:
 def _in_front(db: sqlite3.Connection, event: EventId, resolution: Resolution) -> list[_Asked]:
     """The rows of other sources that a letter stands for. One that is new stands for the rows that the letter
     stood for from whose replay it comes: of the same row, or of one that this was made from."""
+    if not event.source.endswith(BUFFER):
+        return []
     first = str(EventId(event.source, event.sequence))
     rows = db.execute(
-        "SELECT DISTINCT source, sequence, child, letter FROM exceptions "
-        "WHERE letter != '' AND (letter = ? OR (letter > ? AND letter < ?))",
+        # One condition each: with OR the index would be read from end to end.
+        "SELECT source, sequence, child, letter FROM exceptions WHERE letter != '' AND letter = ? UNION "
+        "SELECT source, sequence, child, letter FROM exceptions "
+        "WHERE letter != '' AND letter > ? AND letter < ?",
         (first, f"{first}/", f"{first}0"),  # 0 comes next after the slash
     ).fetchall()
     found: dict[EventId, _Asked] = {}
     for row in rows:
         known = EventId.parse(row["letter"])
-        if known.child != event.child and (
-            resolution.outcome != Outcome.DEAD_LETTERED or not known.row.holds(event.row)
-        ):
+        comes_from_it = known.row.holds(event.row) or is_united(event.child)  # whose name is made anew
+        if known.child != event.child and (resolution.outcome != Outcome.DEAD_LETTERED or not comes_from_it):
             continue
         further = event.child.removeprefix(known.child).strip("/")
         child = "/".join(part for part in (row["child"], further) if part)

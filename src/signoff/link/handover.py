@@ -87,6 +87,7 @@ class HandoverSink(Sink):
         self._lock = threading.Lock()
         self._log: LogWriter | None = None
         self._notes: LinkNotes | None = None
+        self._latest = 0
 
     def __getstate__(self) -> Mapping[str, Any]:
         return {name: getattr(self, name) for name in ("_name", "_place", "_settings", "_when_full")}
@@ -151,6 +152,7 @@ class HandoverSink(Sink):
                     notes.rename(known, self._name)
         if not events.num_rows:
             return
+        events = self._received_now(events)
         log.append_all([])  # whether there is room, before anything is noted
         first = log.next_sequence
         pieces = events.to_batches()
@@ -158,6 +160,14 @@ class HandoverSink(Sink):
         notes.note(Handed(self._name, batch, first, first + events.num_rows, origins))
         log.append_all(pieces)
         log.sync()
+
+    def _received_now(self, events: pa.Table) -> pa.Table:
+        """The rows, received as they are appended: in the order of the log time never goes backwards."""
+        self._latest = max(self._latest, time.time_ns() // 1000)
+        place = events.schema.get_field_index("received_at")
+        kind = events.schema.field(place)
+        now = pa.repeat(pa.scalar(self._latest, pa.int64()).cast(kind.type), events.num_rows)
+        return events.set_column(place, kind, now)
 
     def _without(self, known: Handed, events: pa.Table) -> pa.Table:
         """The rows that are not in the log already: a batch that comes again may have others."""

@@ -92,6 +92,20 @@ CODES: dict[str, Code] = {
         'another "keys" '
         '(["stationId"])',
     ),
+    "state-lost": Code(
+        "The state of a window or fold is damaged or gone, and it held events.",
+        "Put its directory under `state/checkpoints` back. Or give up what it held, with `signoff buffers "
+        "drop FILE NAME`, and it begins anew: events that waited for results count as dropped, those that "
+        "were settled by a save point are lost.",
+        'alarms.yaml:21 [state-lost] transform "counts" has lost its state: the checkpoint … is gone',
+    ),
+    "window-in-stream": Code(
+        "Events of several sources come to a window through one log, because it stands behind a step that "
+        "unites events or makes its source a stream (`dedupe`, a function on DataFrames): nobody would know "
+        "which of the sources is the slowest.",
+        "Put the window in front of that step, or use a window for each source.",
+        'alarms.yaml:21 [window-in-stream] transform "counts" gets events of several sources (a, b) …',
+    ),
     "bad-name": Code(
         "A name of a node, or of an output of a `route`, holds other characters than letters, digits and _.",
         "Names appear in event ids and file names: begin with a letter and use letters, digits and _ only.",
@@ -232,8 +246,8 @@ CODES: dict[str, Code] = {
         'alarms.yaml:30 [no-buffer] sink "reports" is a log already, and needs no buffer',
     ),
     "same-buffer": Code(
-        "Two sinks would share a buffer.",
-        "Give one of them another `buffer.name`.",
+        "Two sinks would share a buffer, or a node with a log would get rows from two parts of a pipeline.",
+        "Give one of them another `buffer.name`; or use a node for each.",
         'alarms.yaml:30 [same-buffer] sink "copy" has the same buffer as sink "store": "store"',
     ),
     "nested-meeting": Code(

@@ -45,6 +45,12 @@ class OpenGroups(StateNotes):
             db.execute("DELETE FROM open WHERE groups <= 0")
             db.execute("UPDATE reached SET batch = ?", (batch,))
 
+    def forget(self) -> None:
+        """There are none, and Spark counts from the beginning."""
+        with self._store.write() as db:
+            db.execute("DELETE FROM open")
+            db.execute("UPDATE reached SET batch = -1")
+
     @property
     def number(self) -> int:
         with self._store.read() as db:

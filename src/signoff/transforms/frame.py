@@ -38,6 +38,8 @@ CHILD = "_child"
 RECEIVED_AT = "_received_at"
 OTHERS = "_others"
 MARK = "_mark_"
+IDENTITY = "_identity"
+"""The id a row came with, where it keeps it."""
 """Begins the name of a column that says, in microseconds, up to where a window was closed when the batch
 began; it has the same value in all rows of a batch."""
 ORIGIN = "_origin"
@@ -237,7 +239,7 @@ class Frame:
 
 def lineage_of(df: DataFrame) -> list[str]:
     """The columns of lineage that a frame, or what was cut out of it, has."""
-    further = [name for name in df.columns if name == OTHERS or name.startswith(MARK)]
+    further = [name for name in df.columns if name in (OTHERS, IDENTITY) or name.startswith(MARK)]
     return [SEQUENCE, CHILD, RECEIVED_AT, *further]
 
 
