@@ -109,8 +109,9 @@ def divide(graph: Graph, behind: Joint | None = None) -> Division:
 
 
 def all_joints(graph: Graph) -> list[tuple[Graph, Joint]]:
-    """Every place where a pipeline is cut, with the graph that is cut there. Raises PipelineError for a sink
-    whose buffer would be in two of its parts: each log has one writer."""
+    """Every place where a pipeline is cut, with the graph that is cut there. Raises PipelineError for a node
+    whose log would be in two of its parts, for each log has one writer; and for a window whose rows come
+    through a log in which its sources cannot be told apart."""
     ways_out: list[Node] = []
     found = _joints(divide(graph), ways_out)
     known: set[str] = set()
@@ -233,14 +234,15 @@ def _up_to_states(graph: Graph) -> Graph:
 
 def _log_in_front(graph: Graph, name: str, whole: Graph) -> Joint:
     node = graph.nodes[name]
-    # What waits in it waits in the logs of the sources as well: they are the limit. If it could be full, rows
-    # that others wait for would never come.
-    settings = BufferSettings(max_bytes=NO_LIMIT)
     own = name + _INPUT if isinstance(node.config, WindowConfig) else name
     # Nobody waits for what is behind it if all that decides is elsewhere.
     free = set[str]() if _authoritative(whole) & whole.downstream(name) else _settled_by_others(whole, name)
     sources = frozenset(graph.upstream_sources(name))
-    return Joint(node, own, settings, sources - free, fed_by=sources)
+    awaited = sources - free
+    # What is waited for waits in the logs of the sources as well: they are the limit. If it could be full,
+    # rows that others wait for would never come.
+    settings = BufferSettings(max_bytes=NO_LIMIT) if awaited else BufferSettings()
+    return Joint(node, own, settings, awaited, fed_by=sources)
 
 
 def _meets(graph: Graph, name: str) -> bool:
