@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import socket
-import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,9 +19,10 @@ from signoff.pipeline.model import Retry
 from signoff.sinks.contract import Part, Refusal, Sink, Writer
 from signoff.sinks.files import FilesSink
 from signoff.sinks.rabbitmq import RabbitmqSinkConfig
+from signoff.sinks.rabbitmq_publisher import Publisher
 from signoff.sinks.retry import deliver
 from tests.brokers import PASSWORD, RabbitMQ
-from tests.servers import free_port, wait_until
+from tests.servers import free_port
 from tests.sinks.rows import batch_ref, every_type, numbered, places, write_batch
 from tests.sinks.targets import keyed, sink_to
 
@@ -195,15 +195,24 @@ def test_broker_that_does_not_answer_a_connection_is_given_up_in_time(rabbitmq: 
 
 @pytest.mark.crash
 @pytest.mark.parametrize("kind", ["quorum", "classic"])
-def test_broker_killed_in_the_middle_of_a_write_loses_no_row(rabbitmq: RabbitMQ, kind: Any) -> None:
+def test_broker_killed_in_the_middle_of_a_write_loses_no_row(
+    rabbitmq: RabbitMQ, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rabbitmq.declare_queue(QUEUE, kind)
     rabbitmq.wait_until_queues_are_durable()
     rows = keyed(numbered(20_000), QUEUE)
+    answered, killed = Publisher._answered, list[bool]()
+
+    def kill_when_some_are_confirmed(self: Any, frame: Any) -> None:
+        answered(self, frame)
+        flight = self._flight
+        if not killed and flight is not None and flight.sent_count - flight.open_count > 500:
+            killed.append(True)
+            rabbitmq.kill()
+
+    monkeypatch.setattr(Publisher, "_answered", kill_when_some_are_confirmed)
     writer = open_writer(sink_to(rabbitmq, window=200))
-    killer = threading.Thread(target=_kill_once_there_is_something, args=(rabbitmq,))
-    killer.start()
     refusals = list(writer.write(rows))
-    killer.join()
     lost = {one.index for one in refusals}
     assert 0 < len(lost) < rows.num_rows, "the kill came too early or too late to say anything"
     assert all(one.transient for one in refusals)
@@ -214,11 +223,6 @@ def test_broker_killed_in_the_middle_of_a_write_loses_no_row(rabbitmq: RabbitMQ,
     found = Counter(message.id for message in rabbitmq.take(QUEUE))
     assert set(found) == set(ids(*range(20_000)))
     assert all(place in lost for place in range(20_000) if found[f"incoming/{place}"] > 1)
-
-
-def _kill_once_there_is_something(rabbitmq: RabbitMQ) -> None:
-    wait_until(lambda: rabbitmq.count(QUEUE) > 500)
-    rabbitmq.kill()
 
 
 @pytest.mark.crash
