@@ -23,7 +23,9 @@ PLACE = Path(sys.prefix) / "share" / "signoff-tests"
 _OF_RUNS = "SPARK_SUBMIT_OPTS"
 _OF_LAUNCHERS = "SPARK_LAUNCHER_OPTS"
 """Spark asks a first, short-lived Java how to start the second."""
-_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_QUICK = "-XX:TieredStopAtLevel=1"
+"""Java does not optimise what runs only for seconds."""
+_SHORT_LIVED = f"{_QUICK} -XX:+UseSerialGC"
 _PATIENCE_S = 300.0
 _PIPELINES: dict[str, dict[str, Any]] = {
     "without_state": {
@@ -52,8 +54,8 @@ def use_archive() -> None:
         return  # somebody has decided already: the process that started this one, or whoever tests
     os.environ.setdefault(_OF_LAUNCHERS, _SHORT_LIVED)
     found = archive()
-    use = f"-XX:SharedArchiveFile={found} -Xlog:cds=off" if found and found.exists() else ""
-    os.environ[_OF_RUNS] = use
+    use = f" -XX:SharedArchiveFile={found} -Xlog:cds=off" if found and found.exists() else ""
+    os.environ[_OF_RUNS] = _QUICK + use
 
 
 def make_archive() -> None:

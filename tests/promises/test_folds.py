@@ -188,7 +188,7 @@ def test_a_batch_that_is_done_again_ends_the_same_groups_at_the_same_time(
 
 @pytest.mark.case(24, 34)
 def test_folds_survive_a_kill_whenever_their_events_are_settled(real: Callable[..., Product]) -> None:
-    nodes = pipeline(FILES | {"max_events_per_batch": 50}, count=7, timeout="3s", acknowledge="delivered")
+    nodes = pipeline(FILES | {"max_events_per_batch": 100}, count=7, timeout="3s", acknowledge="delivered")
     nodes["transforms"]["saved"] = FOLDED | {"count": 11, "timeout": "2s"}
     nodes["sinks"]["others"] = RESULTS | {"input": "saved", "table": "others"}
     product = real(**nodes)

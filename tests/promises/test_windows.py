@@ -329,7 +329,7 @@ def test_windows_that_a_run_left_open_are_closed_by_the_next_also_without_events
 @pytest.mark.case(24, 34, 37)
 def test_windows_survive_kills_at_any_moment_also_behind_a_dedupe(real: Callable[..., Product]) -> None:
     events = list(dict.fromkeys(disordered(2400, within=119, seed=5)))
-    nodes = pipeline(FILES | {"max_events_per_batch": 200}, idle_after="3s")
+    nodes = pipeline(FILES | {"max_events_per_batch": 300}, idle_after="3s")
     nodes["transforms"] |= {
         "once": {"type": "dedupe", "input": "parsed", "keys": ["t", "key", "n"]},
         "again": COUNTS | {"input": "once", "idle_after": "3s"},

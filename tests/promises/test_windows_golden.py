@@ -31,7 +31,7 @@ KEYS = ["stationId", "dataPointId", "alarmId"]
 SEED = 11
 PER_DAY = 2_000_000
 """Dense enough that most windows hold several alarms."""
-EVENTS = int(os.environ.get("SIGNOFF_GOLDEN_EVENTS", "120000"))
+EVENTS = int(os.environ.get("SIGNOFF_GOLDEN_EVENTS", "80000"))
 KILLS = int(os.environ.get("SIGNOFF_GOLDEN_KILLS", "3"))
 
 Result = tuple[Any, ...]
@@ -114,7 +114,7 @@ def test_the_windows_are_the_same_after_kills_at_random_moments(
     real: Callable[..., Product], spark: SparkSession, tmp_path: Path
 ) -> None:
     chance = random.Random(SEED)
-    product = real(**pipeline(EVENTS, batch=max(EVENTS // 30, 1000)))
+    product = real(**pipeline(EVENTS, batch=max(EVENTS // 20, 1000)))
     running = product.start("--once")
     for number in range(KILLS):
         if running.ended:
@@ -126,9 +126,8 @@ def test_the_windows_are_the_same_after_kills_at_random_moments(
         else:
             victim = chance.choice([product.engine_pid, product.jvm_pid, product.intake_pid])
             product.kill9(running.wait_for(victim))
-    if not running.ended:
-        running.wait(timeout=600)
-    assert product.run_once(timeout=600).code == 0
+    if running.wait(timeout=600).code:  # killed as it was about to end
+        assert product.run_once(timeout=600).code == 0
     results = found(product)
     assert results == golden(spark, EVENTS, tmp_path)
     assert_all_accounted(product, EVENTS, results)
