@@ -109,7 +109,7 @@ def parts(division: Division) -> Iterator[Graph]:
 
 
 @given(pipelines())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_step_that_must_see_its_rows_again_is_in_a_stream(graph: Graph) -> None:
     try:
         joints = [joint.name for _, joint in all_joints(graph)]
