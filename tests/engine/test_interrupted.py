@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JError
+from pyroaring import BitMap64
 
+from signoff.engine import batch as batch_module
 from signoff.engine import query as query_module
 from signoff.engine.batch import BatchRunner, _Work
 from signoff.engine.control import Control, Interrupted
 from signoff.engine.poison import PlanFailed
 from signoff.engine.query import SourceQuery
-from signoff.ledger.outcome import SinkState
+from signoff.ledger.outcome import BatchRange, BatchState, SinkState
 from signoff.sinks.contract import BatchRef
 
 BATCH = BatchRef("incoming", 0, 10)
@@ -121,3 +123,21 @@ class _Broken:
 
     def sc(self) -> Any:
         raise Py4JError("gone")
+
+
+@pytest.mark.parametrize("stateful", [True, False])
+def test_a_recorded_batch_that_spark_brings_again_is_run_for_its_state_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stateful: bool
+) -> None:
+    touched: list[Any] = []
+    monkeypatch.setattr(batch_module, "touch", touched.append)
+    standing = Standing()
+    one = runner(tmp_path, standing, [], Control())
+    waits = {"out": SinkState(done=False, attempts=1, owed=(), handed=BitMap64([3]))}
+    ref = BatchRange("incoming", 0, 10)
+    one.ledger = SimpleNamespace(  # type: ignore[assignment]
+        open_batch=lambda *_: BatchState(ref, BitMap64(), BitMap64([3]), waits, settled=False)
+    )
+    plan: Any = SimpleNamespace(stateful=stateful, df="the rows")
+    one.run(BATCH, plan)
+    assert touched == (["the rows"] if stateful else []) and standing.runs == 0

@@ -68,6 +68,17 @@ def test_rows_of_several_tasks_are_appended_in_order(place: LinkPlace) -> None:
     sink.release()
 
 
+def test_rows_are_received_when_they_are_appended_and_time_never_goes_backwards(place: LinkPlace) -> None:
+    sink = sink_at(place)
+    early = parts(sink, FIRST, range(10))
+    hand_on(sink, SECOND, range(10, 20))
+    sink.commit(FIRST, early)  # written before the other, appended after it
+    log = LogReader(place.log)
+    times = [event["received_at"] for event in log.lookup(range(20)).values()]
+    assert ids(place)[0] == "incoming/10" and times == sorted(times)
+    sink.release()
+
+
 def test_a_batch_that_comes_again_is_recognised(place: LinkPlace) -> None:
     for _ in range(3):
         sink = sink_at(place)
