@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from signoff.pipeline import secrets
+from signoff.pipeline import masking
 from tests.brokers import RabbitMQ, private_rabbitmq, rabbitmq_is_installed
 from tests.servers import PostgresServer, postgres_programs, private_postgres
 from tests.spark_archive import use_archive
@@ -67,8 +67,8 @@ def _turn(item: pytest.Item) -> int:
 @pytest.fixture(autouse=True)
 def own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test makes a secret is none for the others: a random one may be any word."""
-    monkeypatch.setattr(secrets, "_registered", set(secrets._registered))
-    monkeypatch.setattr(secrets, "_longest_first", secrets._longest_first)
+    for name in ("_registered", "_forms", "_words"):
+        monkeypatch.setattr(masking, name, getattr(masking, name))
 
 
 @pytest.fixture(scope="session")

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import html
+import io
 import json
 import pickle
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from signoff.pipeline.secrets import SecretUrl, redact, register_secret, reveal
+from signoff.engine.delivery import Pass
+from signoff.engine.worker_errors import tell_spark
+from signoff.pipeline.secrets import SecretUrl, excerpt, redact, register_secret, reveal
+from signoff.sinks.contract import BatchRef
+from signoff.sinks.refusal import brief
 from signoff.sources.stations import SimulationConfig
 from tests.pipeline.toys import GOOD, Table, graph_of, only_problem, problems_of, said
 
@@ -158,3 +166,102 @@ def test_a_password_never_shows_in_a_secret_url(password: str) -> None:
         url = SecretUrl(f"x://host_of:{written}@0/")
         assert url.get() == f"x://host_of:{written}@0/"
         assert written not in str(url) and password not in repr(url)
+
+
+def test_text_is_masked_before_it_is_cut() -> None:
+    register_secret("correct-horse-battery")
+    for length in range(10, 40):
+        shown = excerpt("the key is correct-horse-battery, it says", length)
+        assert "corr" not in shown and len(shown) <= length
+    assert brief(f"{'x' * 490} correct-horse-battery").endswith(" ***")
+
+
+def test_a_secret_is_masked_in_every_form_it_takes_on_the_way() -> None:
+    register_secret("pa ss/wörd+'\"<1")
+    value = "pa ss/wörd+'\"<1"
+    forms = [
+        quote(value, safe=""), quote(value, safe="").lower(), quote(value), quote_plus(value),
+        json.dumps(value), json.dumps(value, ensure_ascii=False), repr(value), html.escape(value),
+    ]  # fmt: skip
+    for form in forms:
+        assert not any(part in redact(f"said {form} here") for part in ("ss", "rd", "ö")), form
+    for before in ("", "u", "me", "her"):
+        for after in ("", ":", ":x", "more"):
+            for encode in (base64.b64encode, base64.urlsafe_b64encode):
+                text = encode(f"{before}{value}{after}".encode()).decode()
+                own = base64.b64encode(value.encode()).decode()[4:12] if not before else text[8:16]
+                assert own not in redact(f"said {text} here")
+
+
+def test_secrets_that_overlap_or_hold_each_other_leave_nothing_behind() -> None:
+    for value in ("swordfish", "fishmonger", "fish", "ordf"):
+        register_secret(value)
+    assert redact("a swordfishmonger, fish; swordfish") == "a ***, ***; ***"
+
+
+def test_a_secret_with_blanks_is_masked_however_they_are_folded() -> None:
+    register_secret("open\t the  gate\nnow")
+    assert brief("said open\t the  gate\nnow to us") == "said *** to us"
+    assert redact("said open the gate now to us") == "said *** to us"
+
+
+def test_every_line_of_a_key_is_masked() -> None:
+    register_secret("-----BEGIN KEY-----\nMIIEvQIBADANBgkq\nhkiG9w0BAQEFAASC\n-----END KEY-----\n")
+    assert redact("bad line MIIEvQIBADANBgkq") == "bad line ***"
+
+
+def test_short_secrets_are_masked_where_they_stand_alone() -> None:
+    register_secret("ab1")
+    assert redact("cab1n: 'ab1', x=ab1") == "cab1n: '***', x=***"
+
+
+def test_a_password_with_an_at_sign_and_a_slash_leaves_no_rest() -> None:
+    url = SecretUrl("postgresql://me:a@b/c@db/x")
+    assert str(url) == "postgresql://me:***@db/x"
+    assert redact('could not connect to "postgresql://me:a@b/c@db/x"').count("b/c") == 0
+
+
+def test_what_a_header_holds_is_a_secret_without_its_scheme_too() -> None:
+    login = base64.b64encode(b"me:opensesame").decode()
+    Table(table="t", input="x", headers={"A": "Bearer tok-12345", "B": f"Basic {login}"})
+    assert redact("said tok-12345, opensesame and " + login) == "said ***, *** and ***"
+
+
+def test_a_password_among_the_parameters_of_an_address_is_masked_alone() -> None:
+    SecretUrl("postgresql://db/x?user=me&password=p%20q-rs")
+    assert redact("no role with p q-rs") == "no role with ***"
+
+
+def test_text_that_utf8_cannot_hold_is_made_fit_to_be_written() -> None:
+    assert redact("a \ud800 b").encode() == rb"a \ud800 b"
+
+
+def test_an_executor_masks_the_secrets_of_the_whole_pipeline() -> None:
+    import subprocess
+    import sys
+
+    register_secret("of-another-sink")
+    program = (
+        "import pickle, sys; from signoff.pipeline.secrets import redact\n"
+        "pickle.load(sys.stdin.buffer); print(redact('of-another-sink'))"
+    )
+    sent = pickle.dumps(Pass(BatchRef("s", 0, 1), (), (), None))
+    run = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, check=True)
+    assert run.stdout.decode().strip() == "***"
+
+
+def test_what_a_worker_tells_spark_holds_no_secret_and_can_always_be_said() -> None:
+    register_secret("told-by-worker")
+    out = io.BytesIO()
+    try:
+        raise ValueError("told-by-worker \ud800")
+    except ValueError as error:
+        tell_spark(error, out)
+    said_to_spark = out.getvalue()[8:].decode()
+    assert said_to_spark.strip().endswith("ValueError: *** \\ud800")
+
+
+def test_a_value_that_is_too_long_to_show_is_masked_before_it_is_cut(tmp_path: Path) -> None:
+    secret = "s3cr3t-" * 12
+    problem = only_problem(tmp_path, with_fields("first: ${KEY}"), {"KEY": secret})
+    assert "s3cr3t" not in str(problem)

@@ -156,3 +156,10 @@ def test_password_in_the_address_is_used_and_never_shown() -> None:
 def test_what_is_no_address_is_told_at_the_start(address: str) -> None:
     with pytest.raises(PermanentError, match="address"):
         sink_for(address).prepare()
+
+
+def test_a_secret_in_an_answer_is_masked_before_the_answer_is_cut(webhook: WebhookServer) -> None:
+    secret = "correct-horse-battery-staple"
+    webhook.answer(400, body="x" * 190 + secret)
+    (refusal,) = write_batch(sink_for(webhook, headers={"X-Key": secret}), numbered(1))
+    assert "corr" not in refusal.reason and refusal.reason.endswith("x***")

@@ -243,3 +243,10 @@ def test_secrets_are_sent_and_in_no_text_that_is_said(
 def test_fields_that_do_not_fit_together_are_a_problem(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         EnrichConfig.model_validate({"url": "http://localhost/{id}", "into": "answer", **fields})
+
+
+def test_a_secret_in_an_answer_is_masked_before_the_answer_is_cut(server: WebhookServer) -> None:
+    secret = "correct-horse-battery-staple"
+    server.answer(400, body="x" * 190 + secret)
+    ((answer, reason),) = Asked(server, headers={"X-Key": secret}).about("a")
+    assert answer == Answer.FAILED and "corr" not in reason and reason.endswith("x***")

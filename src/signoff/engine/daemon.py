@@ -13,6 +13,8 @@ from typing import Any
 
 from pyspark import daemon
 
+from signoff.engine.worker_errors import take_over
+
 _OF_TASKS = (
     "pandas",
     "pyarrow.compute",
@@ -38,6 +40,7 @@ def main() -> None:
     if len(sys.argv) > 1 and sys.argv[1] == "pyspark.worker":
         for name in _OF_TASKS:
             importlib.import_module(name)
+    take_over()
     daemon.worker = _quiet_worker
     daemon.manager()
 

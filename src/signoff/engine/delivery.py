@@ -30,8 +30,9 @@ from signoff.engine.result import RESULT_SCHEMA, Kind, Result, pack_rows, to_bat
 from signoff.errors import PermanentError, SinkError, TransientError
 from signoff.ledger.sequences import from_numpy, to_bytes
 from signoff.pipeline.model import Retry
-from signoff.pipeline.secrets import redact
+from signoff.pipeline.secrets import KnownSecrets, redact
 from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Part, Sink, Writer
+from signoff.sinks.refusal import brief
 from signoff.sinks.retry import deliver
 from signoff.transforms.answers import Answer, heard
 
@@ -83,6 +84,8 @@ class Pass:
     errors: tuple[ErrorPlan, ...]
     receipts: Path | None
     """Where receipts go; None when the rows of an origin may be spread over partitions."""
+    secrets: KnownSecrets = field(default_factory=KnownSecrets)
+    """A reason may hold any secret of the pipeline, not only those of the sink that gives it."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -299,6 +302,8 @@ class _Server:
                 self._close(writer)
         except SinkError as error:
             self._give_back(error)
+        except Exception as error:  # noqa: BLE001 - what a client raises by surprise is not the task's end
+            self._give_back(TransientError(brief(f"{type(error).__name__}: {error}")))
 
     def _write(self, writer: Writer, rows: _Rows) -> bool:
         """Hand over rows; true when the sink seems to be down."""

@@ -28,7 +28,7 @@ from signoff.engine.stream import StreamQuery
 from signoff.errors import EngineError, PermanentError, PipelineError, Problem, TransientError
 from signoff.ledger.outcome import SinkState
 from signoff.ledger.sequences import from_range
-from signoff.pipeline.secrets import redact
+from signoff.pipeline.secrets import excerpt, redact
 from signoff.sinks.contract import BatchRef, Part, Sink
 from signoff.sinks.retry import next_wait_s
 from signoff.state.loss import Loss
@@ -165,5 +165,4 @@ def write_part(sink: Sink, batch: BatchRef, results: Iterable[pa.RecordBatch]) -
 
 def said(value: object) -> str:
     """What a state was begun with, for a message."""
-    text = json.dumps(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return excerpt(json.dumps(value), 80)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from signoff.errors import EngineError
-from signoff.pipeline.secrets import redact
+from signoff.pipeline.secrets import excerpt
 
 logger = logging.getLogger(__name__)
 
@@ -125,4 +125,4 @@ def last_line(error: BaseException) -> str:
         (line for line in telling if line.startswith("[") and "]" in line),
         telling[0] if telling else type(error).__name__,
     )
-    return redact(chosen.split(" SQLSTATE")[0][:500])
+    return excerpt(chosen.split(" SQLSTATE")[0], 500)

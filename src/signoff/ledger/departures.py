@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from signoff.ledger.outcome import Outcome, RowOutcome
-from signoff.pipeline.secrets import redact
+from signoff.pipeline.secrets import excerpt, redact
 
 MOST_REASONS = 20
 OTHER = "other"
@@ -45,8 +45,8 @@ class Departure:
 
 def group(reason: str) -> str:
     """What a million different messages of one kind have in common."""
-    text = _NUMBERED.sub("#", _QUOTED.sub('"…"', " ".join(reason.split())))
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    text = _NUMBERED.sub("#", _QUOTED.sub('"…"', " ".join(redact(reason).split())))
+    return excerpt(text, _LONGEST)
 
 
 def count(
@@ -69,7 +69,7 @@ def count(
             if (outcome.row.sequence, outcome.row.child, outcome.stage) in known:
                 continue
             if outcome.reason not in groups:
-                groups[outcome.reason] = group(redact(outcome.reason))
+                groups[outcome.reason] = group(outcome.reason)
             totals[outcome.stage, outcome.outcome, groups[outcome.reason]] += 1
     for key, rows in totals.items():
         if rows:

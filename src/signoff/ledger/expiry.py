@@ -18,7 +18,7 @@ from signoff.ledger.batches import expired_between, source_row, tick
 from signoff.ledger.outcome import Outcome
 from signoff.ledger.sequences import from_bytes, to_bytes
 from signoff.ledger.sink_rows import OwingSink, load_owing
-from signoff.pipeline.secrets import redact
+from signoff.pipeline.secrets import excerpt, redact
 
 MOST_NAMED = 10
 """Sinks that are named in a reason."""
@@ -101,7 +101,7 @@ def _owed_by(sinks: Sequence[OwingSink]) -> str:
 def _how(sink: OwingSink) -> str:
     if sink.waits:
         return "handed on, not settled there yet"
-    error = sink.error if len(sink.error) <= _ERROR_LENGTH else f"{sink.error[:_ERROR_LENGTH]}…"
+    error = excerpt(sink.error, _ERROR_LENGTH)
     if sink.attempts:
         return f"tried {sink.attempts} times{': ' + error if error else ''}"
     return error or "no answer yet"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from signoff.pipeline.graph import Graph, Node, Port
 from signoff.pipeline.model import Kind, NodeConfig, SinkConfig, SourceConfig, TransformConfig
-from signoff.pipeline.secrets import holds_secret, redact
+from signoff.pipeline.secrets import excerpt, holds_secret, redact
 
 _MARKS: dict[Kind, str] = {"source": "▶", "transform": "·", "sink": "■"}
 _COLOURS: dict[Kind, str] = {"source": "36", "transform": "1", "sink": "32"}
@@ -65,7 +65,7 @@ def detail(config: NodeConfig) -> str:
         shown = re.sub(r"\s+", " ", redact(str(value)))
         if holds_secret(field.annotation) and "://" not in shown:
             continue
-        return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
+        return excerpt(shown, _LONGEST)
     return ""
 
 

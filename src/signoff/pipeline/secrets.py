@@ -1,4 +1,4 @@
-"""References to secrets in a pipeline file, and keeping their values out of every text we write.
+"""References to secrets in a pipeline file (how their values are kept out of every text: `masking`).
 
 In any string of a pipeline: `${NAME}` is an environment variable, `${NAME:-text}` the same with a
 default for unset or empty, `${file:/run/secrets/x}` the content of a file (without the newline at
@@ -11,70 +11,31 @@ or into a field that is declared secret, is registered before anything can fail 
 
 from __future__ import annotations
 
-import json
+import base64
 import os
 import re
-import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any, get_args
-from urllib.parse import quote, unquote
+from urllib.parse import parse_qsl, unquote
 
 from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, SecretBytes, SecretStr
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-MASK = "***"
-SHORTEST = 4
-"""Values shorter than this are not registered: masking every "a" would make all output unreadable."""
+from signoff.pipeline.masking import SHORTEST
+from signoff.pipeline.masking import KnownSecrets as KnownSecrets
+from signoff.pipeline.masking import excerpt as excerpt
+from signoff.pipeline.masking import redact as redact
+from signoff.pipeline.masking import register_secret as register_secret
 
 _REFERENCE = re.compile(
     r"\$\$|\$\{(?:file:(?P<file>[^}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?)\}|(?P<bad>\$\{)"
 )
 _TELLING_NAME = re.compile(r"PASS|PWD|SECRET|TOKEN|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
-_BY_PLACE: tuple[tuple[re.Pattern[str], str], ...] = (
-    # The last @ before a slash ends the password: unescaped @ in passwords is common.
-    (re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s/:@\"']*):[^\s/\"']*@"), rf"\1:{MASK}@"),
-    # Without a colon the user of an HTTP address is a token more often than a name.
-    (re.compile(r"(https?://)(?!\*)[^\s/:@\"']+@", re.IGNORECASE), rf"\1{MASK}@"),
-    (
-        re.compile(
-            r"([?&](?:[\w-]*(?:password|passwd|pwd|token|secret|signature|api_?key)|key|sig)=)[^&\s\"'#]+",
-            re.IGNORECASE,
-        ),
-        rf"\1{MASK}",
-    ),
-    (re.compile(r"(\b\w*password\s*=\s*)(?:'[^']*'|[^\s'\"&;,)]+)", re.IGNORECASE), rf"\1{MASK}"),
-    (re.compile(r"(\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{MASK}"),
-)
-
-_lock = threading.Lock()
-_registered: set[str] = set()
-_longest_first: tuple[str, ...] = ()
-
-
-def register_secret(value: str) -> None:
-    """Have `redact` mask this value from now on, in this process; also as part of a URL or of JSON."""
-    global _longest_first
-    forms = {value, value.strip(), quote(value, safe=""), json.dumps(value)[1:-1]}
-    forms = {form for form in forms if len(form) >= SHORTEST}
-    if forms <= _registered:
-        return
-    with _lock:
-        _registered.update(forms)
-        _longest_first = tuple(sorted(_registered, key=len, reverse=True))
-
-
-def redact(text: str) -> str:
-    """The text without secrets: every place that shows a user or a file something calls this."""
-    for pattern, replacement in _BY_PLACE:
-        text = pattern.sub(replacement, text)
-    for value in _longest_first:
-        if value in text:
-            text = text.replace(value, MASK)
-    return text
 
 
 class SecretUrl:
@@ -125,7 +86,9 @@ def _passwords(url: str) -> list[str]:
     authority = url.partition("://")[2]
     user_info = authority.rpartition("@")[0]
     password = user_info.partition(":")[2] or (user_info if url.lower().startswith("http") else "")
-    return [password, unquote(password)] if password else []
+    parameters = parse_qsl(url.partition("?")[2])
+    named = [value for name, value in parameters if _TELLING_NAME.search(name)]
+    return [password, unquote(password), *named] if password else named
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +167,7 @@ def register_secrets_of(value: object) -> None:
     """Register every secret a validated model holds."""
     if isinstance(value, SecretStr):
         register_secret(value.get_secret_value())
+        _register_credentials(value.get_secret_value())
     elif isinstance(value, BaseModel):
         for part in value.__dict__.values():
             register_secrets_of(part)
@@ -213,6 +177,17 @@ def register_secrets_of(value: object) -> None:
     elif isinstance(value, list | tuple | set | frozenset):
         for part in value:
             register_secrets_of(part)
+
+
+def _register_credentials(header: str) -> None:
+    """What a header such as `Bearer abc` holds is a secret without its first word as well."""
+    scheme, _, credentials = header.strip().partition(" ")
+    if not scheme.isalpha() or " " in credentials.strip():
+        return
+    register_secret(credentials.strip())
+    if scheme.lower() == "basic":
+        with suppress(ValueError):
+            register_secret(base64.b64decode(credentials, validate=True).decode().partition(":")[2])
 
 
 def reveal(value: object) -> Any:

@@ -17,7 +17,7 @@ from signoff.errors import Problem
 from signoff.pipeline.draft import DraftNode
 from signoff.pipeline.model import Config
 from signoff.pipeline.problems import did_you_mean, suggestion
-from signoff.pipeline.secrets import Expansion, holds_secret, register_secret
+from signoff.pipeline.secrets import Expansion, excerpt, holds_secret, register_secret
 
 C = TypeVar("C", bound=Config)
 
@@ -252,7 +252,7 @@ def _field_named_in(text: str, node: DraftNode) -> str:
 
 def _shown(value: Any) -> str:
     if isinstance(value, str):
-        return f'"{value}"' if len(value) <= 60 else f'"{value[:57]}…"'
+        return f'"{excerpt(value, 60)}"'
     if isinstance(value, Mapping):
         return "a mapping"
     if isinstance(value, list | tuple):

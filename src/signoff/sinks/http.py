@@ -24,7 +24,7 @@ from pydantic import Field, SecretStr
 
 from signoff.errors import PermanentError
 from signoff.pipeline.model import SinkConfig
-from signoff.pipeline.secrets import SecretUrl, register_secrets_of
+from signoff.pipeline.secrets import SecretUrl, excerpt, register_secrets_of
 from signoff.sinks.contract import EVENT_ID, Part, Refusal, Sink, Writer
 from signoff.sinks.jsontext import json_lines
 from signoff.sinks.refusal import RowsRejected, brief, fit, isolate
@@ -204,5 +204,4 @@ def _fail(request: _Request, start: int, end: int, reason: str) -> None:
 
 
 def _excerpt(answer: httpx.Response) -> str:
-    text = answer.text.strip()
-    return (text[:_BODY_SHOWN] + "…" if len(text) > _BODY_SHOWN else text) or "(no text)"
+    return excerpt(answer.text.strip(), _BODY_SHOWN) or "(no text)"

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from signoff.pipeline.secrets import redact
+from signoff.pipeline.secrets import excerpt, redact
 from signoff.sinks.contract import Refusal
 
 # The years 1 to 9999: what Spark SQL documents, ISO 8601 can write and Python can read.
@@ -63,8 +63,8 @@ def refused(index: int, reason: str) -> Refusal:
 
 def brief(reason: object) -> str:
     """What an error says, on one line, without secrets and without end."""
-    text = redact(" ".join(str(reason).split())) or type(reason).__name__
-    return text if len(text) <= _REASON_LENGTH else text[: _REASON_LENGTH - 1] + "…"
+    text = " ".join(redact(str(reason)).split()) or type(reason).__name__
+    return excerpt(text, _REASON_LENGTH)
 
 
 def isolate(start: int, end: int, write: Callable[[int, int], None]) -> list[Refusal]:

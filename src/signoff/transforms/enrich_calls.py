@@ -31,7 +31,7 @@ from urllib.parse import quote
 import httpx
 import pyarrow as pa
 
-from signoff.pipeline.secrets import redact
+from signoff.pipeline.secrets import KnownSecrets, excerpt, redact
 from signoff.transforms.answers import Answer, said
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Calls:
     """The function Spark runs on a column of events. Pickled to executors."""
 
     def __init__(self, config: EnrichConfig, key: str) -> None:
-        self.config, self.key = config, key
+        self.config, self.key, self.secrets = config, key, KnownSecrets()
 
     def __call__(self, events: pa.Array) -> pa.Array:
         worker = _worker(self.key, self.config)
@@ -234,8 +234,7 @@ class _Batch:
         return [_Answered(None, said(answer, redact(reason)))] * len(group)
 
     def _describe(self, response: httpx.Response) -> str:
-        text = response.text.strip()
-        shown = (text[:_SHOWN] + "…" if len(text) > _SHOWN else text) or "(no text)"
+        shown = excerpt(response.text.strip(), _SHOWN) or "(no text)"
         return f"{self.url} answered {response.status_code} {response.reason_phrase}: {shown}"
 
 

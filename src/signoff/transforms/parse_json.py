@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from signoff.pipeline.model import OnFailure
+from signoff.pipeline.secrets import excerpt
 from signoff.transforms.contract import FieldError, Step, Transform
 from signoff.transforms.flat_json import FlatJson, early_columns
 from signoff.transforms.frame import View
@@ -207,8 +208,7 @@ def _json_kind(value: object) -> str:
 
 
 def _short(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return excerpt(json.dumps(value), 60)
 
 
 def _listed(names: list[str]) -> str:
