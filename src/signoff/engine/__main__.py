@@ -17,6 +17,7 @@ import sys
 import threading
 from pathlib import Path
 
+from signoff.engine.cluster import NoExecutors
 from signoff.engine.control import Control
 from signoff.engine.engine import Engine
 from signoff.engine.lock import engine_lock
@@ -41,6 +42,9 @@ def main() -> int:
     except PipelineError as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    except NoExecutors as error:
+        logger.error("%s", redact(str(error)))
+        return GAVE_UP if control.patience_s is not None else 1
     except SignoffError as error:
         logger.error("%s", redact(str(error)))
         return 1

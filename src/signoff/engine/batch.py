@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyroaring import BitMap64
 from pyspark.errors import PySparkException
@@ -63,6 +64,7 @@ from signoff.ledger.outcome import BatchState, Outcome, SinkState, Wait
 from signoff.ledger.sequences import from_bytes
 from signoff.link.handover import HandoverConfig
 from signoff.log import LogReader, excluded
+from signoff.log.shared_disk import not_shared, prove_shared
 from signoff.pipeline.model import OnFailure, Retry
 from signoff.pipeline.secrets import redact
 from signoff.sinks.contract import BatchRef
@@ -421,7 +423,7 @@ class BatchRunner:
         except (PySparkException, Py4JError) as failure:
             if self.control.overdue or self.halt.is_set():
                 raise Interrupted from failure
-            raise PlanFailed(last_line(failure)) from failure
+            raise PlanFailed(not_shared(failure) or last_line(failure)) from failure
 
     def _pass(self, work: _Work, plan: Plan | None) -> list[Result]:
         if work.step is not None:
@@ -546,7 +548,14 @@ def owes(known: BatchState, sink: str) -> bool:
 
 def touch(df: DataFrame) -> None:
     """Run a plan without any effect: of a stateful query Spark must see every partition of every batch."""
+    if not df.sparkSession.sparkContext.master.startswith("local"):
+        df = df.mapInArrow(_proved, df.schema)  # its state is on the shared disk as well
     df.write.format("noop").mode("overwrite").save()
+
+
+def _proved(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    prove_shared()
+    return rows
 
 
 def _owed_rows(asked: Mapping[str, SinkState]) -> frozenset[int] | None:

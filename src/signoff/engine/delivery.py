@@ -29,6 +29,7 @@ from signoff.engine.receipts import Receipt, read_receipts, write_receipt
 from signoff.engine.result import RESULT_SCHEMA, Kind, Result, pack_rows, to_batch
 from signoff.errors import PermanentError, SinkError, TransientError
 from signoff.ledger.sequences import from_numpy, to_bytes
+from signoff.log.shared_disk import prove_shared
 from signoff.pipeline.model import Retry
 from signoff.pipeline.secrets import KnownSecrets, redact
 from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Part, Sink, Writer
@@ -90,6 +91,7 @@ class Pass:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         assert context is not None
+        prove_shared()
         part = Part(self.batch, context.partitionId(), context.taskAttemptId())
         earlier = self._earlier(part) if context.attemptNumber() else []
         servers = [_Server(task.without(earlier), part) for task in self.sinks]

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from signoff.engine.answers import Bearer, build_bearers
 from signoff.engine.buffers import read_buffers
+from signoff.engine.cluster import Cluster
 from signoff.engine.control import Control, GaveUp
 from signoff.engine.division import all_joints
 from signoff.engine.folds import FoldQuery
@@ -30,7 +31,6 @@ from signoff.engine.query import Shared, SourceQuery
 from signoff.engine.ranges import RangeQuery
 from signoff.engine.replay import Replayer
 from signoff.engine.returns import ResultsBearer, build_returns
-from signoff.engine.session import start_session
 from signoff.engine.stream import StreamQuery
 from signoff.engine.windows import Silence, WindowQuery, way_to
 from signoff.errors import PermanentError, StateError, TransientError
@@ -69,12 +69,8 @@ class Engine:
         self.status = EngineStatus(graph.state)
         self.status.report("starting")
         self._owns_session = spark is None
-        self.spark = spark or start_session(
-            graph.name,
-            graph.settings.spark,
-            log_file=graph.state / "spark.log",
-            python_path=graph.base,
-        )
+        self.cluster = Cluster.start(graph) if spark is None else Cluster(spark)
+        self.spark = self.cluster.spark
         self.ledger = Ledger(graph.state / "ledger.db")
         self.letters = DeadLetters(graph.state / "dead_letters.db")
         parts = build_parts(graph, self.spark, self.ledger, self.letters, control)
@@ -162,7 +158,7 @@ class Engine:
         self.ledger.close()
         self.letters.close()
         if self._owns_session:
-            self.spark.stop()
+            self.cluster.stop()
 
     @property
     def idle(self) -> bool:

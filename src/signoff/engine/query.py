@@ -18,7 +18,7 @@ from signoff.engine.compile import Plan, compile_source
 from signoff.engine.control import Control, GaveUp, Interrupted
 from signoff.engine.departures import Departures
 from signoff.engine.letters import LetterStore
-from signoff.engine.poison import PARTS, Failure, isolate, last_line
+from signoff.engine.poison import PARTS, Failure, PlanFailed, isolate, last_line
 from signoff.engine.serving import SinkEntry
 from signoff.engine.tasks import TaskWatch
 from signoff.engine.waiting import patient_steps
@@ -29,6 +29,7 @@ from signoff.ledger.outcome import Outcome, RowOutcome, RowRef
 from signoff.link.handover import HandoverConfig
 from signoff.log import LogReader, exclude, trim
 from signoff.log.reader import evenly
+from signoff.log.shared_disk import not_shared
 from signoff.log.spark import read_range
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import OnFailure, SourceConfig, TransformConfig
@@ -203,6 +204,8 @@ class SourceQuery(ABC):
                 except Exception as error:  # every failure is an answer here
                     if self.shared.control.overdue or self.runner.halt.is_set():
                         raise Interrupted from error
+                    if (said := not_shared(error)) is not None:
+                        raise PlanFailed(said) from error
                     return Failure(last_line(error), watch.failed_share(shares))
             return None
 

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from signoff.engine.cluster import Cluster
 from signoff.engine.compile import Plan, compile_source
 from signoff.engine.control import Control
 from signoff.engine.delivery import Pass
@@ -25,7 +26,6 @@ from signoff.engine.poison import last_line
 from signoff.engine.query import Shared, stage_policies, uniting_steps, windows_at
 from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
 from signoff.engine.serving import sink_task
-from signoff.engine.session import start_session
 from signoff.engine.verdict import Round, judge
 from signoff.errors import Discarded, SinkError
 from signoff.ledger.dead_letters import DeadLetter, DeadLetters, close_letters
@@ -46,15 +46,13 @@ _AT_ONCE = 5_000
 def replay_now(graph: Graph) -> int:
     """Do the replays that were asked for, without a run; returns how many letters were resolved."""
     with RunLock(graph.state), engine_lock(graph.state):
-        spark = start_session(
-            graph.name, graph.settings.spark, log_file=graph.state / "spark.log", python_path=graph.base
-        )
+        cluster = Cluster.start(graph)
         try:
             with (
                 Ledger(graph.state / "ledger.db") as ledger,
                 DeadLetters(graph.state / "dead_letters.db") as letters,
             ):
-                parts = build_parts(graph, spark, ledger, letters, Control())
+                parts = build_parts(graph, cluster.spark, ledger, letters, Control())
                 try:
                     return Replayer(parts).run()
                 finally:
@@ -62,7 +60,7 @@ def replay_now(graph: Graph) -> int:
                         for entry in part.sinks.values():
                             entry.sink.release()
         finally:
-            spark.stop()
+            cluster.stop()
 
 
 class Replayer:

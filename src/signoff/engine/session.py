@@ -10,7 +10,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -54,19 +54,28 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 
-def start_session(name: str, settings: SparkSettings, *, log_file: Path, python_path: Path) -> SparkSession:
+def start_session(
+    name: str,
+    settings: SparkSettings,
+    *,
+    log_file: Path,
+    python_path: Path,
+    executor_environment: Mapping[str, str] | None = None,
+) -> SparkSession:
     """Start (or, in a program that has one, reuse) the session. `python_path` is where users' modules are."""
     use_java()
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if settings.is_local:  # on a cluster Spark chooses an address that others can reach, or the user does
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     _extend_python_path(python_path)
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     builder = SparkSession.builder.appName(f"signoff: {name}").master(_with_retries(settings.master))
     options = dict(_ALWAYS)
-    if settings.master.startswith("local"):
+    if settings.is_local:
         options |= _FAST_LOCAL_CHECKPOINTS
         options |= _local_sockets()
     options["spark.executorEnv.PYTHONPATH"] = os.environ["PYTHONPATH"]
+    options |= {f"spark.executorEnv.{key}": value for key, value in (executor_environment or {}).items()}
     options |= settings.config
     options[_JAVA_OPTIONS] = java_options(log_file, settings.config.get(_JAVA_OPTIONS, ""))
     for key, value in options.items():

@@ -38,6 +38,7 @@ from signoff.errors import LogError
 from signoff.log.columns import Encoding, to_rows, united, without
 from signoff.log.exclusions import excluded
 from signoff.log.reader import LogReader, Slice
+from signoff.log.shared_disk import prove_shared
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -154,6 +155,7 @@ class _Reading:
         """Executor, once per task and try: the rows of a partition, in order."""
         if not isinstance(partition, LogPartition):  # Spark's own, for a plan without partitions
             return iter(())
+        prove_shared()
         return united(self._rows(partition))
 
     def _rows(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:

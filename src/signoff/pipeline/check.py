@@ -51,6 +51,7 @@ def check(draft: Draft, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
     graph = Graph(settings, draft.file, draft.base, checker.ordered())
     checker.refusals(graph)
     checker.settled_before(graph)
+    checker.shared_disk(graph)
     checker.holding(graph)
     if checker.problems:
         raise PipelineError(_in_order(checker.problems, draft.file))
@@ -364,6 +365,22 @@ class _Checker:
                     message = f'{node.label} cannot refuse events of "{source}", which "{others[0]}" settles'
                     hint = "use on_failure: dead_letter"
                     self.problems.append(node.problem("cannot-refuse", message, at="on_failure", hint=hint))
+
+    def shared_disk(self, graph: Graph) -> None:
+        """On a cluster executors use the driver's paths: somebody must say that they see its disk."""
+        spark = graph.settings.spark
+        if spark.is_local or spark.shared:
+            return
+        places = [f"the state directory ({graph.state})"]
+        places += [f"{node.label} ({path})" for node, path in graph.local_directories()]
+        message = f"Spark runs on {spark.effective_master}, where each executor would use its own disk: "
+        hint = (
+            "put them on a file system that every worker mounts at the same path, and set spark.shared: true "
+            "(a run proves it on every worker before it begins); or use a local master"
+        )
+        lines = self.draft.settings_lines
+        line = next((lines[at] for at in ("spark.master", "spark.config", "spark") if at in lines), 0)
+        self.problems.append(Problem("not-shared", message + ", ".join(places), hint, self.draft.file, line))
 
     def settled_before(self, graph: Graph) -> None:
         """Behind a step that settles events nothing can be refused: nobody would hear of it."""

@@ -90,6 +90,14 @@ class Graph:
         """Directory of log, ledger, checkpoints and dead letters."""
         return (self.base / self.settings.state).resolve()
 
+    def local_directories(self) -> list[tuple[Node, Path]]:
+        """The directories, besides the state, in which executors read or write, and for which node."""
+        return [
+            (node, path.resolve())
+            for node in self.nodes.values()
+            for path in node.config.local_directories(self.base)
+        ]
+
     def readers(self, name: str) -> list[Node]:
         """The nodes that name this one as an input."""
         return [node for node in self.nodes.values() if any(port.node == name for port in node.inputs)]

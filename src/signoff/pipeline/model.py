@@ -57,6 +57,10 @@ class NodeConfig(Config):
     type: str
     """Which kind of node this is; `signoff describe` lists the types."""
 
+    def local_directories(self, base: Path) -> tuple[Path, ...]:
+        """The directories, besides the state, in which executors read or write files for this node."""
+        return ()
+
     @model_validator(mode="after")
     def _register_secrets(self) -> Self:
         register_secrets_of(self)
@@ -291,8 +295,22 @@ class SparkSettings(Config):
 
     master: str = "local[*]"
     """Spark master; `spark://…` for a standalone cluster."""
+    shared: bool = False
+    """On a cluster: the state directory and all directories that sinks write are on a file system that
+    every worker mounts at the same path. A cluster is refused without it; with it, a run proves it on every
+    worker before it touches an event."""
     config: Annotated[dict[str, str], BeforeValidator(_as_properties)] = {}
     """Further Spark properties, passed on as they are."""
+
+    @property
+    def effective_master(self) -> str:
+        """The master Spark gets: a property goes before the field."""
+        return self.config.get("spark.master", self.master)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all of Spark is on this machine."""
+        return self.effective_master.startswith("local")
 
 
 class Settings(Config):

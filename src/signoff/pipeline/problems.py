@@ -106,6 +106,16 @@ CODES: dict[str, Code] = {
         "Put the window in front of that step, or use a window for each source.",
         'alarms.yaml:21 [window-in-stream] transform "counts" gets events of several sources (a, b) …',
     ),
+    "not-shared": Code(
+        "The pipeline runs on a cluster, and executors read or write directories (the state directory, what "
+        "`files`, `sqlite` and `pipeline` sinks write) that must be the driver's, but may be on each "
+        "worker's own disk. Rows written there would count as delivered and be nowhere.",
+        "Put them on a file system that every worker mounts at the same path, and set `spark.shared: true`. "
+        "A run proves it on every worker; one that does not see the disk does no work. Or use a local "
+        "master.",
+        "alarms.yaml:3 [not-shared] Spark runs on spark://node1:7077, where each executor would use its own "
+        "disk: the state directory (/srv/alarms/state)",
+    ),
     "bad-name": Code(
         "A name of a node, or of an output of a `route`, holds other characters than letters, digits and _.",
         "Names appear in event ids and file names: begin with a letter and use letters, digits and _ only.",

@@ -63,6 +63,9 @@ class FilesSinkConfig(SinkConfig):
             raise ValueError("compression snappy is for parquet; use gzip or zstd with jsonl")
         return self
 
+    def local_directories(self, base: Path) -> tuple[Path, ...]:
+        return (base / self.path,)
+
     def target(self, base: Path) -> str | None:
         return str((base / self.path).resolve())
 

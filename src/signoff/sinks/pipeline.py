@@ -34,5 +34,8 @@ class PipelineSinkConfig(SinkConfig):
     def build(self, base: Path) -> HandoverSink:
         return HandoverSink(self.type, self.place(base), self.max_bytes, "block")
 
+    def local_directories(self, base: Path) -> tuple[Path, ...]:
+        return (base / self.path,)
+
     def target(self, base: Path) -> str:
         return f"link {(base / self.path).resolve()}"

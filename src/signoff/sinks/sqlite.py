@@ -48,6 +48,9 @@ class SqliteSinkConfig(SinkConfig):
     busy_ms: int = Field(default=5_000, ge=0)
     """How long a write waits for another one to finish before it counts as failed."""
 
+    def local_directories(self, base: Path) -> tuple[Path, ...]:
+        return ((base / self.path).parent,)
+
     def target(self, base: Path) -> str | None:
         return f"{(base / self.path).resolve()}#{self.table.lower()}"
 

@@ -1,0 +1,178 @@
+"""The proof that an executor sees the driver's disk, without Spark."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from signoff.catalog import default
+from signoff.engine import cluster as cluster_module
+from signoff.engine import shared_disk as driver_side
+from signoff.engine.cluster import NoExecutors, _Probe
+from signoff.engine.shared_disk import SharedDisk
+from signoff.errors import PipelineError
+from signoff.log import shared_disk as executor_side
+from signoff.log.shared_disk import VARIABLE, NotShared, SharedPlaces, prove_shared
+from signoff.pipeline.load import load
+from signoff.pipeline.model import SparkSettings
+
+PIPELINE = """
+name: alarms
+state: ./state
+spark: {spark}
+sources:
+  incoming: {{type: files, path: ./in/*.jsonl}}
+sinks:
+  table: {{type: sqlite, input: incoming, path: ./out/alarms.db, table: alarms}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def a_new_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor_side, "_proved", set())
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SharedDisk]:
+    made = SharedDisk(tmp_path / "state", "alarms", [tmp_path / "out"])
+    made.begin()
+    yield made
+    made.close()
+
+
+def _seen_elsewhere(disk: SharedDisk, place: Path, elsewhere: Path) -> dict[str, str]:
+    """What an executor is told that has another directory in this place."""
+    told = disk.told
+    places = [str(elsewhere) if each == str(place) else each for each in told.places]
+    return {VARIABLE: SharedPlaces(told.token, told.home, places).encode()}
+
+
+def test_a_worker_that_sees_the_disk_proves_it_and_nothing_is_left_behind(
+    disk: SharedDisk, tmp_path: Path
+) -> None:
+    prove_shared(disk.environment)
+    prove_shared(disk.environment, answer_s=0)  # from now on the marks are enough
+    disk.close()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_where_there_is_no_cluster_there_is_nothing_to_prove() -> None:
+    prove_shared({})
+
+
+def test_a_worker_with_a_disk_of_its_own_is_told_which_directory(disk: SharedDisk, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    with pytest.raises(NotShared, match=r"\[not-shared\] .*/own is not on a disk that .* cannot be read"):
+        prove_shared(_seen_elsewhere(disk, tmp_path / "out", own))
+
+
+def test_what_a_worker_writes_must_be_seen_by_the_driver(
+    disk: SharedDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is shared for reading only: an overlay that keeps what is written."""
+    monkeypatch.setattr(driver_side, "_SEEN_WITHIN_S", 0.0)
+    overlay = tmp_path / "overlay"
+    overlay.mkdir()
+    (overlay / disk.told.mark).write_text(disk.told.token)
+    with pytest.raises(NotShared, match=f"{tmp_path}/out .*does not see what is written"):
+        prove_shared(_seen_elsewhere(disk, tmp_path / "out", overlay))
+
+
+def test_a_worker_that_loses_its_mount_does_no_more_work(disk: SharedDisk, tmp_path: Path) -> None:
+    prove_shared(disk.environment)
+    (tmp_path / "out" / disk.told.mark).unlink()
+    with pytest.raises(NotShared):
+        prove_shared(disk.environment)
+
+
+def test_the_marks_of_a_killed_run_are_removed_and_those_of_another_pipeline_kept(tmp_path: Path) -> None:
+    killed = SharedDisk(tmp_path / "state", "alarms", [tmp_path / "out"])
+    other = SharedDisk(tmp_path / "other", "alarms", [tmp_path / "out"])
+    for each in (killed, other):
+        each.begin()
+    again = SharedDisk(tmp_path / "state", "alarms", [tmp_path / "out"])
+    again.begin()
+    marks = {path.name for path in (tmp_path / "out").iterdir()}
+    assert marks == {other.told.mark, again.told.mark}
+    for each in (killed, other, again):
+        each.close()
+
+
+def _problems(tmp_path: Path, spark: str) -> str:
+    file = tmp_path / "alarms.yaml"
+    file.write_text(PIPELINE.format(spark=spark))
+    try:
+        load(file, default())
+    except PipelineError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    "spark",
+    ["{master: 'spark://node1:7077'}", "{config: {spark.master: 'spark://node1:7077'}}", "{master: yarn}"],
+)
+def test_a_cluster_is_refused_unless_the_disk_is_said_to_be_shared(tmp_path: Path, spark: str) -> None:
+    said = _problems(tmp_path, spark)
+    assert "alarms.yaml:4 [not-shared] Spark runs on " in said
+    assert f'the state directory ({tmp_path}/state), sink "table" ({tmp_path}/out)' in said
+    assert not _problems(tmp_path, spark[:-1] + ", shared: true}")
+
+
+@pytest.mark.parametrize("spark", ["{}", "{master: local}", "{master: 'local[2]', shared: true}"])
+def test_one_machine_has_nothing_to_share(tmp_path: Path, spark: str) -> None:
+    assert not _problems(tmp_path, spark)
+    assert driver_side.shared_disk(load(tmp_path / "alarms.yaml", default())) is None
+
+
+class _NoWorkers:
+    """A Spark whose cluster gives nobody."""
+
+    _jsc = property(lambda self: self)
+    sc = getExecutorMemoryStatus = getConf = lambda self: self  # noqa: N815 - as Spark names them
+    size = lambda self: 1  # noqa: E731 - only the driver
+
+    def get(self, name: str) -> str:
+        return name
+
+    def parallelize(self, *_: Any) -> Any:
+        threading.Event().wait()
+
+
+def test_executors_that_do_not_come_are_an_error_that_says_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "_EXECUTOR_WITHIN_S", 0.2)
+    assert not _problems(tmp_path, "{master: 'spark://node1:7077', shared: true}")
+    graph = load(tmp_path / "alarms.yaml", default())
+    with pytest.raises(
+        NoExecutors, match=r"no executor of spark://node1:7077 .*SPARK_LOCAL_IP.*Nothing is lost"
+    ):
+        _Probe(graph, _NoWorkers(), tmp_path / "spark.log").run()  # type: ignore[arg-type]
+
+
+def test_a_driver_of_a_cluster_is_not_bound_to_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    from signoff.engine import session
+
+    seen: list[str | None] = []
+
+    class Stop(Exception):
+        pass
+
+    def note(_: Path) -> None:
+        seen.append(os.environ.get("SPARK_LOCAL_IP"))
+        raise Stop
+
+    monkeypatch.setattr(session, "_extend_python_path", note)
+    monkeypatch.setattr(session, "use_java", lambda: None)
+    for master in ("spark://node1:7077", "local[2]"):
+        monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+        with pytest.raises(Stop):
+            session.start_session("x", SparkSettings(master=master), log_file=Path("l"), python_path=Path())
+    assert seen == [None, "127.0.0.1"]
