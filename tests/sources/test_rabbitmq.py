@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pika.exceptions
 import pytest
 
 from signoff.errors import SourceError
@@ -14,6 +15,7 @@ from signoff.sources.rabbitmq import RabbitmqConfig
 from tests.brokers import PASSWORD, RabbitMQ, private_rabbitmq
 from tests.servers import free_port, wait_until
 from tests.sources.rabbits import Cable, Rabbit
+from tests.sources.test_rabbitmq_headers import HEADERS, encodes_raw
 
 Open = Callable[..., Rabbit]
 
@@ -108,13 +110,39 @@ def test_what_a_message_says_of_itself_is_in_the_event(rabbitmq: RabbitMQ, queue
         "rabbitmq.timestamp": "2023-11-14T22:13:20+00:00",
         "station": "north",
         "tries": "3",
-        "raw": "�",
+        "raw": "base64:/w==",
         "more": '{"a":[1]}',
     }
     assert second["message_id"] is None
     assert second["headers"].keys() == {
         "rabbitmq.queue", "rabbitmq.exchange", "rabbitmq.routing_key", "rabbitmq.redelivered"
     }  # fmt: skip
+
+
+@pytest.mark.case(46)
+def test_a_queue_goes_on_after_every_header_that_its_broker_carries(
+    rabbitmq: RabbitMQ, queue: str, open_: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encodes_raw(monkeypatch)
+    carried = []
+    for name, (value, _) in HEADERS.items():
+        try:
+            rabbitmq.publish([name.encode()], queue, headers={"h": value})
+        except pika.exceptions.AMQPError:  # a broker that looks into headers does not take it
+            continue
+        carried.append(name)
+    assert {"double", "milliseconds", "nested"} <= set(carried)
+    rabbitmq.publish([b"", b"x" * 300_000], queue)
+    rabbit = open_()
+    sent = [*(name.encode() for name in carried), b"", b"x" * 300_000]
+    assert rabbit.take(len(sent)) == sent
+    for name, event in zip(carried, rabbit.events, strict=False):
+        expected = HEADERS[name][1]
+        assert event["headers"].get("h") == expected, name
+        assert (event["error"] is not None) == (expected is None), name
+    rabbit.settle(*range(len(sent)))
+    rabbit.close()
+    assert rabbitmq.count(queue) == 0
 
 
 def test_a_message_that_is_too_large_is_kept_in_part_and_marked(

@@ -7,7 +7,6 @@ message is one list comprehension per column; the headers are put together by Ar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from signoff.sources.contract import EVENT_SCHEMA
 from signoff.sources.events import KEPT_BYTES, Piece, event_batch, too_large
+from signoff.sources.rabbitmq_headers import time_text
 
 Message = tuple[Any, Any, bytes]
 """pika's (method, properties, body)."""
@@ -38,6 +38,9 @@ def events_of(
             place: too_large(len(body), limit) for place, body in enumerate(bodies) if len(body) > limit
         }
         payloads = [kept(body, limit) for body in bodies]
+    for place, each in enumerate(properties):
+        if each.error is not None:
+            errors[place] = "; ".join(filter(None, (errors.get(place), each.error)))
     positions = np.arange(first, first + len(messages), dtype=np.int64)
     return event_batch(
         Piece(pa.array(payloads, pa.binary()), positions, errors),
@@ -119,20 +122,9 @@ def _with_own(
 @lru_cache(maxsize=4096)
 def _time(seconds: int | None) -> str | None:
     """ISO 8601, or the number itself where it is no time (publishers send milliseconds as well)."""
-    if seconds is None:
-        return None
-    try:
-        return datetime.fromtimestamp(seconds, UTC).isoformat()
-    except (ValueError, OverflowError, OSError):
-        return str(seconds)
+    return None if seconds is None else time_text(seconds) or str(seconds)
 
 
 def _text(value: object) -> str:
-    """A header that is no string, as JSON."""
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
-
-
-def _plain(value: object) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes | bytearray) else str(value)
+    """A header that is no text, as JSON."""
+    return orjson.dumps(value).decode()

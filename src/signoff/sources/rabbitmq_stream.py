@@ -4,18 +4,21 @@ pika spends about 12 µs on a message, most of it on objects and queues of its o
 quarter of that. Connecting, heartbeats, channels, consumers and acknowledgements stay pika's: only
 the frames of deliveries on one channel are taken out of the stream before it sees them.
 
-Invariant: messages are put into the list whole and in the order of their delivery tags.
+Invariants: messages are put into the list whole and in the order of their delivery tags. What a message
+says of itself never fails the stream, whatever its bytes: one that cannot be decoded bears an `error`.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from pika import SelectConnection
-from pika.data import decode_table
 from pika.exceptions import InvalidFrameError
+
+from signoff.sources.rabbitmq_headers import BadHeaders, decode_table, table_end
+from signoff.sources.rabbitmq_headers import text as _text
 
 _FRAME = struct.Struct(">BHI")
 _DELIVER = b"\x00\x3c\x00\x3c"
@@ -52,6 +55,8 @@ class Properties:
 
     content_type = content_encoding = correlation_id = reply_to = message_id = None
     type = user_id = app_id = headers = timestamp = None
+    error: str | None = None
+    """Why they could not be decoded, or not all of them."""
 
 
 class Stream(SelectConnection):  # type: ignore[misc]  # pika is not typed
@@ -117,7 +122,7 @@ class Stream(SelectConnection):  # type: ignore[misc]  # pika is not typed
             return False
         if kind == _HEADER:
             _, _, self._missing, flags = _CONTENT.unpack_from(data, start)
-            self._properties = _properties(data, start + 14, flags)
+            self._properties = _properties(data, start + 14, end, flags)
         elif kind == _BODY:
             self._chunks.append(data[start:end])
             self._missing -= end - start
@@ -149,14 +154,26 @@ class Stream(SelectConnection):  # type: ignore[misc]  # pika is not typed
         return Method(consumer, tag, bool(redelivered & 1), *keys)
 
 
-def _properties(data: bytes, place: int, flags: int) -> Properties:
+def _properties(data: bytes, place: int, end: int, flags: int) -> Properties:
     found = Properties()
-    values = found.__dict__
+    try:
+        place = _decode(found.__dict__, data, place, end, flags)
+    except (IndexError, struct.error):
+        place = end + 1
+    except BadHeaders as error:
+        found.error = f"the message's properties cannot be decoded: {error}"
+    if place > end:
+        found.error = "the message's properties cannot be decoded: they are cut off"
+    return found
+
+
+def _decode(values: dict[str, Any], data: bytes, place: int, end: int, flags: int) -> int:
+    """The properties into `values`; returns where they are over."""
     for name, kind in _present(flags):
         if kind == _TEXT:
-            end = place + 1 + data[place]
-            values[name] = _text(data[place + 1 : end])
-            place = end
+            after = place + 1 + data[place]
+            values[name] = _text(data[place + 1 : after])
+            place = after
         elif kind == _OCTET:
             values[name] = data[place]
             place += 1
@@ -164,8 +181,13 @@ def _properties(data: bytes, place: int, flags: int) -> Properties:
             (values[name],) = _NUMBER.unpack_from(data, place)
             place += 8
         else:
-            values[name], place = decode_table(data, place)
-    return found
+            after = table_end(data, place, end)
+            try:
+                values[name] = decode_table(data, place, after)
+            except BadHeaders as error:  # what follows is not affected: it is known where the table ends
+                values["error"] = f"the message's headers cannot be decoded: {error}"
+            place = after
+    return place
 
 
 _SEEN: dict[int, tuple[tuple[str, int], ...]] = {}
@@ -178,7 +200,3 @@ def _present(flags: int) -> tuple[tuple[str, int], ...]:
         known = tuple(field for bit, field in enumerate(_FIELDS) if flags & (1 << (15 - bit)))
         _SEEN[flags] = known
     return known
-
-
-def _text(value: bytes) -> str:
-    return value.decode(errors="replace")
