@@ -65,6 +65,10 @@ PROMISES: dict[str, dict[int, str]] = {
         39: "Where an event is, and why it is not acknowledged, has an answer.",
         40: "Dead letters are listed, shown, replayed to what failed only, and dropped.",
     },
+    "Attacks": {
+        46: "No single message, header, file or request can stop its source; no slow or silent client keeps "
+        "others out.",
+    },
 }
 
 

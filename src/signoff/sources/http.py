@@ -1,7 +1,7 @@
 """HTTP: events are POSTed, and the response comes when they are settled.
 
 200 delivered, dropped or dead-lettered; 422 refused, with the reasons; 503 not settled in time, or
-not taken at all (then with what to do). 400, 401, 413, 415: never became an event.
+not taken at all (then with what to do). 400, 401, 408, 413, 415, 429: never became an event.
 
 What it keeps: a request is answered 200 only when the ledger holds all its events as settled. A
 connection does not survive a restart: its client sees it break and asks again, so the same events
@@ -14,12 +14,12 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 import orjson
 import pyarrow as pa
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 from pyroaring import BitMap64
 
 from signoff.pipeline.durations import Duration
@@ -59,16 +59,33 @@ class HttpConfig(SourceConfig):
     """Most events that are not settled; further requests are answered 503."""
     keep_headers: tuple[str, ...] = ()
     """Names of request headers that become headers of the events."""
+    request_within: Duration = Field(default=30.0, gt=0)
+    """How long a request may take to arrive; then it is answered 408 and its connection closed."""
+    max_connections: int = Field(default=1_000, ge=2)
+    """Most connections at a time; further ones are answered 503."""
+    max_connections_per_client: int | None = Field(default=None, ge=1)
+    """Most connections of one client address, by default half of `max_connections`; further ones are answered
+    429. A proxy in front counts as one client."""
+    cert_file: str | None = None
+    """Certificate for TLS with its chain (PEM), relative to the pipeline file; needs `key_file`."""
+    key_file: str | None = None
+    """Its private key (PEM, without a password)."""
+
+    @model_validator(mode="after")
+    def _both_or_neither(self) -> Self:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file belong together; give both, or neither")
+        return self
 
     def build(self, base: Path) -> Source:
-        return HttpSource(self)
+        return HttpSource(self, base)
 
 
 class HttpSource(Source):
     """`unit` is the request's number, `position` the number of the event in it."""
 
-    def __init__(self, config: HttpConfig) -> None:
-        self._config = config
+    def __init__(self, config: HttpConfig, base: Path = Path()) -> None:
+        self._config, self._base = config, base
         self._received: deque[list[tuple[Delivery, int, int]]] = deque()
         """Batches handed out that are not in the log yet."""
         self._in_flight: dict[int, Delivery] = {}
@@ -163,7 +180,10 @@ class HttpSource(Source):
         return ServerSettings(
             config.host, config.port, config.path, config.token.get_secret_value() if config.token else None,
             config.max_body_bytes, config.max_event_bytes, config.acknowledge_within,
-            [name.lower() for name in config.keep_headers],
+            [name.lower() for name in config.keep_headers], config.request_within, config.max_connections,
+            config.max_connections_per_client or config.max_connections // 2,
+            self._base / config.cert_file if config.cert_file else None,
+            self._base / config.key_file if config.key_file else None,
         )  # fmt: skip
 
     def _give_up(self, reason: str, now: float) -> None:

@@ -10,9 +10,13 @@ import asyncio
 import hmac
 import json
 import socket
+import ssl
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import orjson
 import uvicorn
@@ -22,7 +26,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from signoff.errors import SourceError
+from signoff.sources.http_guard import HEADERS_S, Guard
 from signoff.sources.http_requests import Answer, Delivery, Inbox, deadline_after, turned_away
+from signoff.sources.http_uploads import Rejected, Upload, Uploads
 
 NDJSON = frozenset(
     {"application/x-ndjson", "application/ndjson", "application/jsonl", "application/json-lines"}
@@ -43,14 +49,11 @@ class ServerSettings:
     max_event_bytes: int
     acknowledge_within_s: float
     keep_headers: Sequence[str]
-
-
-class Rejected(Exception):
-    """The request is answered at once."""
-
-    def __init__(self, answer: Answer) -> None:
-        self.answer = answer
-        super().__init__(answer.body.get("error"))
+    request_within_s: float
+    max_connections: int
+    max_connections_per_client: int
+    cert_file: Path | None
+    key_file: Path | None
 
 
 class HttpServer:
@@ -58,19 +61,23 @@ class HttpServer:
 
     def __init__(self, settings: ServerSettings, inbox: Inbox) -> None:
         self._settings, self._inbox = settings, inbox
+        self._uploads = Uploads(inbox)
+        tls = _tls_options(settings)
         self._socket = _listen(settings)
         host, port = self._socket.getsockname()[:2]
-        self.address = f"http://{f'[{host}]' if ':' in host else host}:{port}{settings.path}"
+        shown = f"[{host}]" if ":" in host else host
+        self.address = f"{'https' if tls else 'http'}://{shown}:{port}{settings.path}"
         routes = [Route("/health", self._health, methods=["GET"])]
         routes.append(Route(settings.path, self._post, methods=["POST"]))
+        guard = Guard(
+            settings.max_connections, settings.max_connections_per_client, settings.request_within_s
+        )
         config = uvicorn.Config(
             Starlette(routes=routes), log_config=None, access_log=False, lifespan="off", ws="none",
-            timeout_graceful_shutdown=2, server_header=False,
+            timeout_graceful_shutdown=2, server_header=False, http=guard.protocol(), **tls,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(
-            target=self._server.run, args=([self._socket],), name="http", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -81,45 +88,40 @@ class HttpServer:
         self._thread.join(START_S)
         self._socket.close()
 
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        if self._settings.cert_file is not None:
+            # uvicorn leaves this at a minute, in which a silent client has a connection nobody counts.
+            loop: Any = asyncio.get_running_loop()
+            loop.create_server = partial(loop.create_server, ssl_handshake_timeout=HEADERS_S)
+        await self._server.serve([self._socket])
+
     async def _health(self, _: Request) -> Response:
         closed = self._inbox.closed_because
         state = {"status": closed or "receiving", "pending": self._inbox.pending}
         return _response(Answer(503 if closed else 200, state))
 
     async def _post(self, request: Request) -> Response:
-        size = 0
-
-        def reserve(more: int) -> None:
-            nonlocal size
-            if not self._inbox.reserve(more):
-                raise Rejected(
-                    turned_away("more requests than the log takes at the moment; nothing was taken")
-                )
-            size += more
-
+        upload = self._uploads.begin(request.client.host if request.client else "")
         try:
             self._authorise(request)
-            body = await self._body(request, reserve)
+            body = await self._body(request, upload)
             payloads = split(body, request.headers.get("content-type", ""))
-            delivery = self._delivery(request, payloads, size)
+            if not payloads:
+                return _response(Answer(200, {"events": 0}))
+            delivery = self._delivery(request, payloads, upload.size)
+            if problem := self._inbox.put(delivery):
+                return _response(turned_away(f"{problem}; nothing was taken"))
+            upload.hand_over()
         except Rejected as rejected:
-            self._inbox.release(size)
             return _response(rejected.answer)
         except ClientDisconnect:
-            self._inbox.release(size)
             return Response(status_code=400)
-        return _response(await self._settled(delivery))
-
-    async def _settled(self, delivery: Delivery) -> Answer:
-        """Queue the request, and wait for its answer."""
-        if not delivery.count:
-            self._inbox.release(delivery.size)
-            return Answer(200, {"events": 0})
-        problem = self._inbox.put(delivery)
-        if problem:
-            self._inbox.release(delivery.size)
-            return turned_away(f"{problem}; nothing was taken")
-        return await delivery.answered
+        finally:
+            upload.end()
+        return _response(await delivery.answered)
 
     def _authorise(self, request: Request) -> None:
         token = self._settings.token
@@ -130,22 +132,26 @@ class HttpServer:
             error = "the header `Authorization: Bearer <token>` is missing or wrong"
             raise Rejected(Answer(401, {"error": error}, {"WWW-Authenticate": "Bearer"}))
 
-    async def _body(self, request: Request, reserve: Callable[[int], None]) -> bytes:
+    async def _body(self, request: Request, upload: Upload) -> bytes:
         """The body, if it is not too large and there is room for it."""
         limit = self._settings.max_body_bytes
         if request.headers.get("content-encoding", "identity") != "identity":
             raise Rejected(Answer(415, {"error": "compressed requests are not taken; send it as it is"}))
         length = request.headers.get("content-length", "")
-        size, chunks = 0, []
         if length.isdigit() and int(length) > limit:
             raise Rejected(_too_large(f"the body has {length} bytes, max_body_bytes is {limit}"))
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > limit:
-                raise Rejected(_too_large(f"the body has more than max_body_bytes ({limit}) bytes"))
-            reserve(len(chunk))
-            chunks.append(chunk)
-        return b"".join(chunks)
+        try:
+            async with asyncio.timeout(None) as reading:
+                upload.cut = lambda: reading.reschedule(0)
+                async for chunk in request.stream():
+                    if upload.size + len(chunk) > limit:
+                        error = f"the body has more than max_body_bytes ({limit}) bytes"
+                        raise Rejected(_too_large(error))
+                    upload.add(chunk)
+        except TimeoutError:
+            error = "the body came too slowly, and others needed its room; nothing was taken"
+            raise Rejected(Answer(408, {"error": error}, {"Connection": "close"})) from None
+        return bytes(upload.body)
 
     def _delivery(self, request: Request, payloads: Sequence[bytes], size: int) -> Delivery:
         limit = self._settings.max_event_bytes
@@ -218,6 +224,23 @@ def _too_large(error: str) -> Answer:
 def _response(answer: Answer) -> Response:
     body = orjson.dumps(dict(answer.body)) + b"\n"
     return Response(body, answer.status, headers=dict(answer.headers), media_type="application/json")
+
+
+def _tls_options(settings: ServerSettings) -> dict[str, Any]:
+    """For uvicorn. Tried here: a certificate that cannot be used is then an error that can be shown."""
+    if settings.cert_file is None:
+        return {}
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # A key with a password is an error, not a question on a terminal that is not there.
+        context.load_cert_chain(settings.cert_file, settings.key_file, password=lambda: "")
+    except (OSError, ValueError) as error:  # ssl's errors are OSErrors
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise SourceError(
+            f"cert_file {settings.cert_file} and key_file {settings.key_file} cannot be used: {why}; they "
+            "are PEM files, the key without a password"
+        ) from error
+    return {"ssl_certfile": str(settings.cert_file), "ssl_keyfile": str(settings.key_file)}
 
 
 def _listen(settings: ServerSettings) -> socket.socket:
