@@ -6,6 +6,8 @@ import gzip
 import json
 import os
 import random
+import shutil
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +18,7 @@ from pyroaring import BitMap64
 from signoff.errors import SourceError
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source
 from signoff.sources.files import FilesConfig
-from tests.sources.offers import acknowledged, context, drain, errors, log, payloads, resume_after
+from tests.sources.offers import acknowledged, context, drain, errors, log, payloads, receive, resume_after
 
 
 @pytest.fixture
@@ -359,4 +361,372 @@ def test_many_small_files_share_a_batch(tmp_path: Path, folder: Path) -> None:
         pass
     assert len(batches) == 1
     assert len(batches[0]) == 200
+    source.close()
+
+
+# Files that are replaced, while they are read and after it
+
+
+def replace(path: Path, content: str) -> None:
+    """As careful writers do: whole, by a rename."""
+    path.with_name(".new").write_text(content)
+    path.with_name(".new").rename(path)
+
+
+def lines(count: int, letter: str) -> str:
+    return "".join(f"{letter}{number:09d}\n" for number in range(count))
+
+
+LARGE = 2000
+"""Lines of 11 bytes: more than is compared at the edges of a file."""
+
+
+def same_edges(count: int, letter: str) -> str:
+    """As large as `lines(count, "a")`, with the same first and last 4 KiB."""
+    text = lines(count, "a")
+    return text[:5500] + lines(count, letter)[5500:-5500] + text[-5500:]
+
+
+def serve(source: Source, first: int = 0) -> tuple[list[bytes], int]:
+    """Read and settle all there is."""
+    batches = drain(source, patience=10)
+    end = log(source, batches, first)
+    source.settle(acknowledged(*range(first, end)))
+    return payloads(batches), end
+
+
+@pytest.mark.case(46)
+@pytest.mark.parametrize("way", ["delete", "move", "keep"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.jsonl.gz"])
+def test_a_file_that_is_replaced_while_it_is_read_is_read_too(
+    tmp_path: Path, folder: Path, way: str, name: str
+) -> None:
+    path, new = folder / name, folder / ".new"
+    write(path, [{"n": str(n), "text": "old"} for n in range(500)])
+    write(folder / f".{name}", [{"n": str(n), "text": "new"} for n in range(500)])
+    (folder / f".{name}").rename(new)
+    source = opened(tmp_path, once=False, on_acknowledge=way)
+    first = receive(source, 100, max_events=100)
+    new.rename(path)
+    first += receive(source, 400, max_events=100)
+    end = log(source, first)
+    source.settle(acknowledged(*range(500)))
+    rest = drain(source, patience=20)
+    found = [json.loads(row)["text"] for row in payloads([*first, *rest])]
+    assert found == ["old"] * 500 + ["new"] * 500
+    log(source, rest, end)
+    source.settle(acknowledged(*range(500, 1000)))
+    assert path.exists() == (way == "keep")
+    source.close()
+
+
+@pytest.mark.parametrize("way", ["delete", "move", "keep"])
+@pytest.mark.parametrize("how", ["rename", "in place"])
+def test_a_file_of_the_same_size_and_edges_is_read_anew(
+    tmp_path: Path, folder: Path, way: str, how: str
+) -> None:
+    path = folder / "a.jsonl"
+    path.write_text(lines(LARGE, "a"))
+    source = opened(tmp_path, once=False, on_acknowledge=way)
+    first = drain(source, patience=5)
+    log(source, first)
+    other, times = same_edges(LARGE, "b"), path.stat()
+    if how == "rename":
+        replace(path, other)
+    else:
+        path.write_text(other)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    source.settle(acknowledged(*range(LARGE)))
+    assert path.exists()
+    found, _ = serve(source, LARGE)
+    assert "\n".join(row.decode() for row in found) + "\n" == other
+    assert path.exists() == (way == "keep")
+    source.close()
+
+
+def test_an_equal_file_that_takes_the_place_of_one_not_yet_deleted_is_a_delivery_of_its_own(
+    tmp_path: Path, folder: Path
+) -> None:
+    path = folder / "a.jsonl"
+    path.write_text("1\n")
+    source = opened(tmp_path, once=False, on_acknowledge="delete")
+    log(source, drain(source, patience=5))
+    replace(path, "1\n")
+    second = drain(source, patience=10)
+    assert payloads(second) == [b"1"]
+    log(source, second, 1)
+    source.settle(acknowledged(0))
+    assert path.exists()
+    source.settle(acknowledged(1))
+    assert not path.exists()
+    source.close()
+
+
+def test_a_file_that_is_replaced_at_the_moment_of_its_deletion_is_read(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "a.jsonl"
+    path.write_text("1\n")
+    source = opened(tmp_path, once=False, on_acknowledge="delete")
+    log(source, drain(source, patience=5))
+    rename = Path.rename
+
+    def late(self: Path, target: Path) -> Path:
+        monkeypatch.setattr(Path, "rename", rename)
+        if self == path:
+            replace(path, "2\n")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    source.settle(acknowledged(0))
+    assert path.read_text() == "2\n"
+    assert serve(source, 1)[0] == [b"2"]
+    assert list(folder.iterdir()) == []
+    source.close()
+
+
+def test_what_a_crash_left_aside_is_put_back_and_finished(tmp_path: Path, folder: Path) -> None:
+    (folder / "a.jsonl").write_text("1\n")
+    source = opened(tmp_path, on_acknowledge="delete")
+    batches = drain(source)
+    log(source, batches)
+    (file,) = source._registry.files.values()  # type: ignore[attr-defined]
+    token = source._registry.token  # type: ignore[attr-defined]
+    source.close()
+    (folder / "a.jsonl").rename(folder / f".{token}-{file.unit}.settled")
+    source = opened(tmp_path, resume_after(batches), on_acknowledge="delete")
+    assert [path.name for path in folder.iterdir()] == ["a.jsonl"]
+    source.settle(acknowledged(0))
+    assert list(folder.iterdir()) == []
+    source.close()
+
+
+def test_copy_and_truncate_loses_nothing_that_is_written_afterwards(tmp_path: Path, folder: Path) -> None:
+    path = folder / "a.jsonl"
+    path.write_text(lines(LARGE, "a"))
+    source = opened(tmp_path, once=False)
+    assert len(serve(source)[0]) == LARGE
+    path.write_text(same_edges(LARGE, "c") + "more\n")  # truncated, and larger than before by the next look
+    found, _ = serve(source, LARGE)
+    assert "\n".join(row.decode() for row in found) + "\n" == same_edges(LARGE, "c") + "more\n"
+    source.close()
+
+
+def test_a_file_that_grows_while_it_is_read_is_read_on(tmp_path: Path, folder: Path) -> None:
+    path = folder / "a.jsonl"
+    path.write_text(lines(100, "a"))
+    source = opened(tmp_path, once=False, on_acknowledge="delete")
+    first = receive(source, 10, max_events=10)
+    with path.open("a") as file:
+        file.write(lines(50, "b"))
+    found = [*first, *drain(source, patience=20)]
+    assert b"\n".join(payloads(found)).decode() + "\n" == lines(100, "a") + lines(50, "b")
+    log(source, found)
+    source.settle(acknowledged(*range(150)))
+    assert not path.exists()
+    source.close()
+
+
+def test_a_half_read_file_that_grew_is_gone_on_with_after_a_crash(tmp_path: Path, folder: Path) -> None:
+    path = folder / "a.jsonl"
+    path.write_text(lines(100, "a"))
+    source = opened(tmp_path)
+    first = source.receive(10, 1)
+    assert first is not None
+    source.close()
+    with path.open("a") as file:
+        file.write("more\n")
+    source = opened(tmp_path, resume_after([first]))
+    found = payloads([first, *drain(source)])
+    assert b"\n".join(found).decode() == lines(100, "a") + "more"
+    source.close()
+
+
+def test_a_half_read_file_that_was_rewritten_in_place_is_read_anew_after_a_crash(
+    tmp_path: Path, folder: Path
+) -> None:
+    path = folder / "a.jsonl"
+    path.write_text(lines(LARGE, "a"))
+    source = opened(tmp_path)
+    first = source.receive(10, 1)
+    assert first is not None
+    source.close()
+    path.write_text(same_edges(LARGE, "b"))
+    source = opened(tmp_path, resume_after([first]))
+    assert b"\n".join(payloads(drain(source))).decode() + "\n" == same_edges(LARGE, "b")
+    source.close()
+
+
+def test_a_large_file_that_grows_often_is_not_read_from_its_beginning_each_time(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("signoff.sources.file_search.COMPARED_BYTES_PER_S", 1)
+    path = folder / "a.jsonl"
+    path.write_text(lines(200_000, "a"))
+    source = opened(tmp_path, once=False)
+    _, end = serve(source)
+    read_bytes = 0
+    pread = os.pread
+
+    def counted(descriptor: int, size: int, offset: int) -> bytes:
+        nonlocal read_bytes
+        data = pread(descriptor, size, offset)
+        read_bytes += len(data)
+        return data
+
+    monkeypatch.setattr(os, "pread", counted)
+    for number in range(10):
+        with path.open("a") as file:
+            file.write(f"{number}\n")
+        found, end = serve(source, end)
+        assert found == [str(number).encode()]
+    assert read_bytes < 3 * path.stat().st_size
+    source.close()
+
+
+def test_a_project_that_is_moved_reads_no_kept_file_again(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    (old / "in").mkdir(parents=True)
+    (old / "in" / "a.jsonl").write_text("1\n2\n")
+    source = opened(old)
+    batches = drain(source)
+    log(source, batches)
+    source.settle(acknowledged(0, 1))
+    source.close()
+    shutil.copytree(old, new)  # other inodes, other times
+    shutil.rmtree(old)
+    source = opened(new, resume_after(batches))
+    assert drain(source) == []
+    (new / "in" / "b.jsonl").write_text("3\n")
+    source.close()
+    source = opened(new, resume_after(batches))
+    assert payloads(drain(source)) == [b"3"]
+    source.close()
+
+
+def test_a_file_that_vanishes_and_comes_back_is_not_read_again(tmp_path: Path, folder: Path) -> None:
+    path = folder / "a.jsonl"
+    path.write_text("1\n")
+    source = opened(tmp_path, once=False)
+    assert serve(source)[0] == [b"1"]
+    path.rename(tmp_path / "elsewhere")
+    assert serve(source, 1)[0] == []
+    (tmp_path / "elsewhere").rename(path)
+    assert serve(source, 1)[0] == []
+    source.close()
+
+
+def test_links_are_files_of_their_own_and_only_the_link_goes(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "target").write_text("1\n")
+    (folder / "soft.jsonl").symlink_to("../target")
+    os.link(tmp_path / "target", folder / "hard.jsonl")
+    source = opened(tmp_path, once=False, on_acknowledge="delete")
+    assert serve(source)[0] == [b"1", b"1"]
+    assert list(folder.iterdir()) == []
+    assert (tmp_path / "target").read_text() == "1\n"
+    source.close()
+
+
+def test_one_file_that_cannot_be_read_keeps_no_other_from_being_read(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        (folder / name).write_text(name)
+    open_ = os.open
+
+    def refusing(path: object, *args: object, **more: object) -> int:
+        if str(path).endswith("/b"):
+            raise PermissionError(13, "Permission denied")
+        return open_(path, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", refusing)
+    source = opened(tmp_path, once=False)
+    found, end = serve(source)
+    assert sorted(found) == [b"a", b"c"]
+    assert "cannot read in/b: Permission denied" in source.trouble()
+    monkeypatch.setattr(os, "open", open_)
+    assert serve(source, end)[0] == [b"b"]
+    assert source.trouble() == ""
+    source.close()
+    monkeypatch.setattr(os, "open", refusing)
+    (folder / "b").write_text("again")
+    source = opened(tmp_path, Resume(3, 3, 1))
+    with pytest.raises(SourceError, match="in/b"):
+        for _ in range(100):
+            source.receive(10, 0.01)
+    source.close()
+
+
+def test_a_name_that_is_not_utf8_stops_nothing(tmp_path: Path, folder: Path) -> None:
+    name = os.fsdecode(b"a\xff.jsonl")
+    (folder / name).write_text("1\n")
+    source = opened(tmp_path, once=False)
+    batches = drain(source, patience=5)
+    assert batches[0].column("headers").to_pylist() == [[("file", "in/a�.jsonl")]]
+    source.close()
+    source = opened(tmp_path, resume_after(batches), once=False, on_acknowledge="delete")
+    source.settle(acknowledged(0))
+    assert list(folder.iterdir()) == []
+    source.close()
+
+
+def test_a_damaged_csv_file_is_one_letter_however_often_it_is_looked_at(tmp_path: Path, folder: Path) -> None:
+    (folder / "a.csv").write_text("a,a\n" + "1,2\n" * 10)
+    source = opened(tmp_path, once=False)
+    assert len(serve(source)[0]) == 1
+    assert serve(source, 1)[0] == []
+    source.close()
+
+
+# Many files
+
+
+def test_settling_many_files_looks_at_each_a_fixed_number_of_times(tmp_path: Path, folder: Path) -> None:
+    count = 2000
+    for number in range(count):
+        (folder / f"{number:05d}.jsonl").write_text(f"{number}\n")
+    source = opened(tmp_path, on_acknowledge="delete")
+    log(source, drain(source))
+    order = list(range(count))
+    random.Random(3).shuffle(order)
+    for sequence in order:
+        source.settle(acknowledged(sequence))
+    assert list(folder.iterdir()) == []
+    assert source.drained()
+    assert source._open.steps <= 2 * count  # type: ignore[attr-defined]
+    source.close()
+
+
+def test_settling_many_files_at_once_is_done_in_slices(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("signoff.sources.file_settling.SLICE_S", 0.0)
+    monkeypatch.setattr("signoff.sources.file_settling.LONGEST_S", 0.0)
+    for number in range(100):
+        (folder / f"{number:05d}.jsonl").write_text(f"{number}\n")
+    source = opened(tmp_path, on_acknowledge="move", move_to="done")
+    log(source, drain(source))
+    source.settle(acknowledged(*range(100)))
+    assert 0 < len(list((tmp_path / "done").iterdir())) < 100
+    assert not source.drained()
+    for _ in range(10):
+        source.tend()
+    assert source.drained()
+    assert len(list((tmp_path / "done").iterdir())) == 100
+    source.close()
+
+
+def test_a_look_at_many_kept_files_goes_on_in_steps_and_rests(tmp_path: Path, folder: Path) -> None:
+    for number in range(500):
+        (folder / f"{number:05d}.jsonl").write_text("x\n")
+    source = opened(tmp_path, once=False, poll_ms=10)
+    serve(source)
+    search = source._search  # type: ignore[attr-defined]
+    before, search.look_at = search.looked_at, 0.0
+    assert search.step(0.0) is None
+    assert search.looked_at - before < 100
+    while search.step(0.0) is None:
+        pass
+    assert search.looked_at - before == 500
+    assert search.look_at > time.monotonic() + 0.5 * 4 * search._spent
     source.close()

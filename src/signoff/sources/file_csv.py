@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
 
 import orjson
 
 from signoff.sources.events import KEPT_BYTES, Piece, piece, too_large
+from signoff.sources.file_content import ContentFile
 from signoff.sources.file_reader import (
     BYTE_ORDER_MARK,
     CHUNK_BYTES,
@@ -18,7 +18,7 @@ from signoff.sources.file_reader import (
     Damaged,
     Reader,
     Shape,
-    open_file,
+    open_stream,
 )
 
 
@@ -29,8 +29,8 @@ class CsvReader(Reader):
     closed, reading goes on with the line after the one it is in: one line is bad, not the rest.
     """
 
-    def __init__(self, path: Path, shape: Shape, position: int) -> None:
-        self._file, self._shape = open_file(path, buffering=CHUNK_BYTES), shape
+    def __init__(self, content: ContentFile, shape: Shape, position: int) -> None:
+        self._file, self._shape = open_stream(content), shape
         self.position = 0
         self._resume = position
         self._taken: list[bytes] = []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import orjson
 import pyarrow as pa
 
 from signoff.sources.events import KEPT_BYTES, Piece, piece, too_large
+from signoff.sources.file_content import ContentFile
 from signoff.sources.file_csv import CsvReader
 from signoff.sources.file_reader import (
     BYTE_ORDER_MARK,
@@ -19,23 +19,24 @@ from signoff.sources.file_reader import (
     UNREADABLE,
     Reader,
     Shape,
-    open_file,
+    open_stream,
 )
 from signoff.sources.lines import LineSplitter
 
 
-def open_reader(path: Path, shape: Shape, position: int) -> Reader:
-    """A reader that goes on after `position`. Raises OSError when the file cannot be opened."""
+def open_reader(content: ContentFile, shape: Shape, position: int) -> Reader:
+    """A reader that goes on after `position`."""
     if shape.format == "parquet":
-        return ParquetReader(path, shape, position)
-    return (CsvReader if shape.format == "csv" else LineReader)(path, shape, position)
+        return ParquetReader(content, shape, position)
+    return (CsvReader if shape.format == "csv" else LineReader)(content, shape, position)
 
 
 class LineReader(Reader):
     """JSONL and text: one event a line, as it is."""
 
-    def __init__(self, path: Path, shape: Shape, position: int) -> None:
-        self._file = open_file(path, buffering=0)
+    def __init__(self, content: ContentFile, shape: Shape, position: int) -> None:
+        packed = content.path.suffix == ".gz"
+        self._file: BinaryIO | ContentFile = open_stream(content) if packed else content
         self._ended = False
         self.position = position
         self._lines = LineSplitter(shape.max_event_bytes, position)
@@ -71,15 +72,16 @@ class LineReader(Reader):
         return data
 
     def close(self) -> None:
-        self._file.close()
+        if not isinstance(self._file, ContentFile):
+            self._file.close()
 
 
 class ParquetReader(Reader):
     """Parquet: one event a row, as a JSON object; the position is the number of rows read."""
 
-    def __init__(self, path: Path, shape: Shape, position: int) -> None:
+    def __init__(self, content: ContentFile, shape: Shape, position: int) -> None:
         self._max_event_bytes = shape.max_event_bytes
-        self._file = path.open("rb")
+        self._file = open(content.duplicate(), "rb")  # noqa: SIM115  (closed by `close`)
         self.position = position
         self._batches: Iterator[pa.RecordBatch] | None = None
         self._left: pa.RecordBatch | None = None

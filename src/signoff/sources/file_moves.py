@@ -1,51 +1,74 @@
-"""Putting files away so that nothing is overwritten and the move survives a power cut."""
+"""Putting files away so that only the file that was read goes, nothing is overwritten, and it survives a
+power cut.
+
+A file is first renamed aside, to a hidden name next to it. From then on nobody can put another file in its
+place, so what is looked at is what goes: if it is not the file that was read, it is put back. A file that
+a crash left aside is put back by the next run, which does it all again.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import shutil
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from signoff.errors import SourceError
+ASIDE = ".settled"
 
 
-def move(path: Path, directory: Path) -> Path:
-    """Move the file into the directory, under its name or the first free `name-1`, `name-2`, …"""
+def aside_of(path: Path, token: str, unit: int) -> Path:
+    """The hidden name of a file while it is looked at for the last time."""
+    return path.with_name(f".{token}-{unit}{ASIDE}")
+
+
+def put_back(aside: Path, path: Path) -> Path | None:
+    """Give the file its name again, or the next free one if that is taken by now; None if it is not there."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        target = _free_name(directory, path.name)
-        try:
-            path.rename(target)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            _move_across(path, target)
-        _sync(directory)
-        _sync(path.parent)
+        os.link(aside, path, follow_symlinks=False)
+    except FileExistsError:
+        target = _free_name(path.parent, path.name)
+        aside.rename(target)
+        return target
+    except FileNotFoundError:
+        return None
+    except OSError:  # no hard links here
+        target = _free_name(path.parent, path.name)
+        with suppress(FileNotFoundError):
+            aside.rename(target)
+            return target
+        return None
+    aside.unlink()
+    return path
+
+
+def move(aside: Path, name: str, directory: Path) -> Path:
+    """Move the file into the directory, under `name` or the first free `name-1`, `name-2`, …"""
+    directory.mkdir(parents=True, exist_ok=True)
+    target = _free_name(directory, name)
+    try:
+        aside.rename(target)
     except OSError as error:
-        raise SourceError(
-            f"cannot move {path} to {directory}: {error.strerror}; its events are settled and it will "
-            "be moved when this is possible"
-        ) from error
+        if error.errno != errno.EXDEV:
+            raise
+        _move_across(aside, target)
     return target
 
 
-def delete(path: Path) -> None:
-    """Remove the file for good."""
-    try:
-        path.unlink(missing_ok=True)
-        _sync(path.parent)
-    except OSError as error:
-        raise SourceError(
-            f"cannot delete {path}: {error.strerror}; its events are settled and it will be deleted "
-            "when this is possible"
-        ) from error
+def sync(directories: Iterable[Path]) -> None:
+    """Make what was renamed or removed in these directories durable: once for many files."""
+    for directory in set(directories):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _free_name(directory: Path, name: str) -> Path:
     target, number = directory / name, 0
-    while target.exists():
+    while os.path.lexists(target):
         number += 1
         stem, dot, suffixes = name.partition(".")
         target = directory / f"{stem}-{number}{dot}{suffixes}"
@@ -60,11 +83,3 @@ def _move_across(path: Path, target: Path) -> None:
         os.fsync(file.fileno())
     part.rename(target)
     path.unlink()
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -9,13 +9,14 @@ event with an error, and `damaged` says so.
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
 from signoff.sources.events import Piece
+from signoff.sources.file_content import ContentFile
 
 Format = Literal["jsonl", "text", "csv", "parquet"]
 
@@ -59,8 +60,36 @@ class Reader(ABC):
         """Let go of the file."""
 
 
-def open_file(path: Path, buffering: int) -> BinaryIO:
+def open_stream(content: ContentFile, *, buffering: int = CHUNK_BYTES) -> BinaryIO:
     """The file's bytes, decompressed if its name says that they are compressed."""
-    if path.suffix == ".gz":
-        return cast(BinaryIO, gzip.open(path, "rb"))
-    return path.open("rb", buffering=buffering)
+    stream = io.BufferedReader(_Stream(content), buffering)
+    if content.path.suffix == ".gz":
+        return cast(BinaryIO, gzip.GzipFile(fileobj=stream, mode="rb"))
+    return cast(BinaryIO, stream)
+
+
+class _Stream(io.RawIOBase):
+    """The content as the standard library wants a file; closing it leaves the content open."""
+
+    def __init__(self, content: ContentFile) -> None:
+        self._content = content
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        data = self._content.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def tell(self) -> int:
+        return self._content.tell()
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        if whence != 0:
+            raise io.UnsupportedOperation("only from the beginning")
+        self._content.seek(offset)
+        return offset

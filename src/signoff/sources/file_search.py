@@ -1,27 +1,41 @@
 """Finding the files to read: which are new, which have grown, which are still being written.
 
-What it keeps: a file that was read is found again only when it holds something else. A file that
-still begins and ends with what was read has grown, and is read on from there; any other is new.
-Content is compared, because a time of change says little: `touch` changes it, a fast writer may not.
+What it keeps: a file that was read is found again only when it holds something else. Stamps (inode, size,
+times) tell which files need a look at their content; content decides. A file that still begins with all
+that was read has grown, and is read on from there; any other is new. A stamp that may hide a change (see
+`file_content`) is not believed before the content was compared.
+
+A look goes over all files in steps of a few milliseconds, and rests four times as long as it took: the
+intake has one thread, and kept files are there for good.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
+import re
 import stat
 import time
-import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from signoff.errors import SourceError
 from signoff.sources.contract import Resume
-from signoff.sources.file_registry import FileRegistry, Known
+from signoff.sources.file_content import ContentFile, Stamp
+from signoff.sources.file_moves import ASIDE
+from signoff.sources.file_registry import FileRegistry, Found, Known
 
-CHECKED_BYTES = 4096
-"""How much of a file's beginning and end is compared."""
+STEP_FILES = 64
+"""After so many files the time is looked at."""
+REST = 4
+"""How many times as long as a look took there is none."""
+COMPARED_BYTES_PER_S = 10 * 1024**2
+"""The larger a file, the longer it must be quiet before it is compared without a sign of a change."""
+BELIEVED_S = 2.5
+"""How long a stamp must have been seen before the content behind it counts as final."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +44,35 @@ class Rules:
 
     path: str
     settle_ms: int
+    poll_ms: int
     away: tuple[tuple[Path | None, str], ...]
     """Where files are moved to: a directory, or one of this name next to the file."""
+    takes_away: bool
+    """Files are moved or deleted: another file of the same content is another delivery."""
 
 
 class FileSearch:
     """Looks for files below a path or glob."""
 
-    def __init__(self, base: Path, rules: Rules, appendable: Callable[[Path], bool]) -> None:
+    def __init__(self, base: Path, rules: Rules, registry: FileRegistry, appendable: Callable[[str], bool]):
+        self._base = base
         self._pattern = str(base / rules.path)
-        self._rules = rules
-        self._appendable = appendable
+        self._prefix = f"{base}{os.sep}"
+        self._rules, self._registry, self._appendable = rules, registry, appendable
         self._changing: dict[str, tuple[int, int, float]] = {}
         """Files that may still be written to: size, time of change, and since when both are so."""
+        self._unsure: dict[str, tuple[Stamp, float]] = {}
+        """Files whose stamp may hide a change: the stamp, and since when it is that."""
+        self._look: Iterator[None] | None = None
+        self._checks: deque[tuple[Known, bool]] = deque()
+        """Files of which the content is to be compared, and whether their stamp can be believed then."""
+        self._checking: ContentFile | None = None
+        self._found: list[tuple[int, Found]] = []
+        self._spent = 0.0
+        self.look_at = 0.0
+        """When the next look is due."""
+        self.looked_at = 0
+        """How many files were looked at, ever."""
 
     def require_path(self, resume: Resume) -> None:
         """Raise SourceError when there is not even a directory to look into."""
@@ -57,78 +87,179 @@ class FileSearch:
                 f"{place} does not exist (from `path: {self._rules.path}`); create it or correct `path`"
             )
 
-    def look(self, registry: FileRegistry) -> list[Known]:
-        """Register the files that are to be read, oldest first."""
-        found = []
+    def step(self, deadline: float) -> list[Found] | None:
+        """Go on with the look until the deadline, at least a little; at its end the files to read, oldest
+        first, else None."""
+        started = time.monotonic()
+        if self._look is None:
+            self._found, self._spent = [], 0.0
+            self._look = self._steps()
+        ended = False
+        while not ended:
+            ended = next(self._look, self) is self
+            if time.monotonic() > deadline:
+                break
+        self._spent += time.monotonic() - started
+        if not ended:
+            return None
+        self._look = None
+        self.look_at = time.monotonic() + max(self._rules.poll_ms / 1000, REST * self._spent)
+        return [found for _, found in sorted(self._found, key=lambda row: (row[0], row[1].path))]
+
+    def close(self) -> None:
+        if self._checking is not None:
+            self._checking.close()
+
+    def _steps(self) -> Iterator[None]:
         before, self._changing = self._changing, {}
+        unsure, self._unsure = self._unsure, {}
         now = time.time()  # one for all, or a newer file might be complete before an older one
-        for path in self._candidates():
-            known = registry.newest.get(str(path))
+        for count, path in enumerate(self._candidates()):
+            if count % STEP_FILES == STEP_FILES - 1:
+                yield
+            self.looked_at += 1
             try:
-                status = path.stat()
-                begin = self._where_to_begin(path, status, known)
-                if begin is None or not self._is_complete(path, status, before, now):
-                    continue
-            except FileNotFoundError:
+                status = os.stat(path)  # noqa: PTH116  (a Path for each of 50,000 files takes its time)
+            except OSError:
                 continue
-            refused = known is not None and known.refused and begin > 0
-            found.append((status.st_mtime_ns, str(path), status.st_ino, begin, refused))
-        return registry.add(row[1:] for row in sorted(found)) if found else []
+            if stat.S_ISREG(status.st_mode):
+                self._one(path, Stamp.of(status), before, unsure, now)
+        yield from self._compare()
 
-    def _candidates(self) -> Iterator[Path]:
-        root = Path(self._pattern)
-        names: Iterator[Path]
-        if root.is_dir():
-            names = (path for path in root.iterdir() if not path.name.startswith("."))
+    def _one(
+        self,
+        path: str,
+        stamp: Stamp,
+        before: dict[str, tuple[int, int, float]],
+        unsure: dict[str, tuple[Stamp, float]],
+        now: float,
+    ) -> None:
+        key = path.removeprefix(self._prefix)
+        known = self._registry.newest.get(key)
+        if known is not None:
+            if known.end_seq is None or known.size is None:
+                return  # waiting or being read
+            if known.has(stamp) and (known.sure or known.digest is None):
+                return
+        if not self._is_complete(key, stamp, before, now):
+            return
+        if known is None or self._is_another(known, stamp):
+            self._add(key, stamp)
+        elif known.size == stamp.size:
+            seen, since = unsure.get(key, (stamp, time.monotonic()))
+            since = since if seen == stamp else time.monotonic()
+            self._unsure[key] = stamp, since
+            quiet = time.monotonic() - since
+            believed = stamp.settled(now) or quiet >= BELIEVED_S
+            if not known.has(stamp) or (believed and quiet >= stamp.size / COMPARED_BYTES_PER_S):
+                self._checks.append((known, believed))
+        elif self._appendable(key) and self._may_have_grown(path, known):
+            found = Found(key, stamp.inode, known.size or 0, known.digest, known.refused)
+            self._found.append((stamp.mtime_ns, found))
         else:
-            names = (Path(name) for name in glob.iglob(self._pattern, recursive=True))  # noqa: PTH207
-        return (path for path in names if not self._is_put_away(path))
+            self._add(key, stamp)
 
-    def _is_put_away(self, path: Path) -> bool:
+    def _is_another(self, known: Known, stamp: Stamp) -> bool:
+        """Whether the file is a new one whatever it holds."""
+        if not 0 <= (known.size or 0) <= stamp.size:
+            return True
+        return self._rules.takes_away and known.inode != stamp.inode
+
+    def _add(self, key: str, stamp: Stamp) -> None:
+        self._found.append((stamp.mtime_ns, Found(key, stamp.inode)))
+
+    def _may_have_grown(self, path: str, known: Known) -> bool:
+        """Whether it begins and ends as before; if so, all of it is compared when it is read on."""
+        try:
+            content = ContentFile(Path(path))
+        except OSError:
+            return False
+        try:
+            return content.edges(known.size or 0) == (known.head_crc, known.tail_crc)
+        finally:
+            content.close()
+
+    def _compare(self) -> Iterator[None]:
+        """Compare the content of files that look different, or may hold something else."""
+        touched = []
+        while self._checks:
+            known, believed = self._checks.popleft()
+            try:
+                content = self._checking = ContentFile(self._base / known.path)
+            except OSError:
+                continue
+            try:
+                while not content.hash_on():
+                    yield
+                stamp = content.stamp()
+                if not _same(known, content):
+                    self._found.append((stamp.mtime_ns, Found(known.path, stamp.inode)))
+                elif stamp == content.opened:
+                    known.looks(stamp)
+                    known.sure, known.digest = believed, content.digest()
+                    touched.append(known)
+            finally:
+                content.close()
+                self._checking = None
+            yield
+        if touched:
+            self._registry.save([file for file in touched if file.unit in self._registry.files])
+
+    def _candidates(self) -> Iterator[str]:
+        root, name = os.path.split(self._pattern)
+        if os.path.isdir(self._pattern):  # noqa: PTH112
+            names = _entries(self._pattern, None)
+        elif glob.has_magic(name) and not glob.has_magic(root) and name != "**":
+            names = _entries(root, name)
+        else:
+            names = glob.iglob(self._pattern, recursive=True)  # noqa: PTH207
+        away = self._rules.away
+        return (path for path in names if not path.endswith(ASIDE) and not (away and self._is_put_away(path)))
+
+    def _is_put_away(self, path: str) -> bool:
         """Whether the file is where this source moves files to; a recursive glob finds those too."""
+        parent = os.path.dirname(path)  # noqa: PTH120
         return any(
-            path.parent.name == name if directory is None else path.is_relative_to(directory)
+            os.path.basename(parent) == name  # noqa: PTH119
+            if directory is None
+            else Path(parent).is_relative_to(directory)
             for directory, name in self._rules.away
         )
 
-    def _where_to_begin(self, path: Path, status: os.stat_result, known: Known | None) -> int | None:
-        """0 for a new file, the old end for a grown one, None for one that is known as it is."""
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        if known is None:
-            return 0
-        if known.end_seq is None or known.size is None:
-            return None  # waiting or being read
-        if (known.inode, known.size, known.mtime_ns) == (status.st_ino, status.st_size, status.st_mtime_ns):
-            return None
-        if not 0 <= known.size <= status.st_size:
-            return 0
-        if checksums(path, known.size) != (known.head_crc, known.tail_crc):
-            return 0
-        if known.size < status.st_size:
-            return known.size if self._appendable(path) else 0
-        known.inode, known.mtime_ns = status.st_ino, status.st_mtime_ns  # only touched
-        return None
-
     def _is_complete(
-        self, path: Path, status: os.stat_result, before: dict[str, tuple[int, int, float]], now: float
+        self, key: str, stamp: Stamp, before: dict[str, tuple[int, int, float]], now: float
     ) -> bool:
         """Whether the file has been as it is for long enough."""
         wait = self._rules.settle_ms / 1000
-        if not wait or wait <= now - status.st_mtime:
+        if not wait or wait <= now - stamp.mtime_ns / 1e9:
             return True
         # A clock that is ahead (a network file system) must not hide the file for ever.
-        size, changed, since = before.get(str(path), (status.st_size, status.st_mtime_ns, now))
-        if (size, changed) != (status.st_size, status.st_mtime_ns):
+        size, changed, since = before.get(key, (stamp.size, stamp.mtime_ns, now))
+        if (size, changed) != (stamp.size, stamp.mtime_ns):
             since = now
-        self._changing[str(path)] = status.st_size, status.st_mtime_ns, since
+        self._changing[key] = stamp.size, stamp.mtime_ns, since
         return now - since >= wait
 
 
-def checksums(path: Path, size: int) -> tuple[int, int]:
-    """Of the first and the last bytes of the file's first `size` bytes."""
-    checked = min(CHECKED_BYTES, max(0, size))
-    with path.open("rb") as file:
-        head = zlib.crc32(file.read(checked))
-        file.seek(max(0, size - checked))
-        return head, zlib.crc32(file.read(checked))
+def _entries(directory: str, pattern: str | None) -> Iterator[str]:
+    """The files of one directory, as glob would find them; all but the hidden ones without a pattern."""
+    match = re.compile(fnmatch.translate(pattern)).match if pattern else None
+    hidden = pattern is not None and pattern.startswith(".")
+    try:
+        entries = os.scandir(directory or os.curdir)
+    except OSError:
+        return
+    with entries:
+        for entry in entries:
+            name = entry.name
+            if (hidden or not name.startswith(".")) and (match is None or match(name)):
+                yield os.path.join(directory, name)  # noqa: PTH118
+
+
+def _same(known: Known, content: ContentFile) -> bool:
+    """Whether the file holds what was read. Of one that an earlier version read, only the edges are known."""
+    if content.hashed != known.size:
+        return False
+    if known.digest is None:
+        return content.edges(known.size) == (known.head_crc, known.tail_crc)
+    return content.digest() == known.digest

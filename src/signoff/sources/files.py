@@ -6,16 +6,19 @@ that grows later is read on from where it ended; one that was replaced is read a
 
 What it keeps: every line is handed out once, also across a SIGKILL at any moment (see
 `file_registry`); a file is moved or deleted only when all its events are settled and it is still the
-file that was read; nothing is ever overwritten.
+file that was read (see `file_settling`); nothing is ever overwritten. One call takes milliseconds, however
+many or large the files are: looking, comparing and putting away go on with the next one.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections import deque
+from collections import OrderedDict, deque
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import Field
@@ -25,14 +28,29 @@ from signoff.errors import SourceError
 from signoff.pipeline.model import SourceConfig
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
 from signoff.sources.events import event_batch
+from signoff.sources.file_content import ContentFile
 from signoff.sources.file_formats import open_reader
-from signoff.sources.file_moves import delete, move
 from signoff.sources.file_reader import Format, Reader, Shape
-from signoff.sources.file_registry import FileRegistry, Known
-from signoff.sources.file_search import FileSearch, Rules, checksums
+from signoff.sources.file_registry import FileRegistry, Found, Known, Note
+from signoff.sources.file_search import FileSearch, Rules
+from signoff.sources.file_settling import OpenFiles, Policy, PutAway
+
+if TYPE_CHECKING:
+    from hashlib import _Hash as Hash
+
+logger = logging.getLogger(__name__)
 
 BATCH_BYTES = 4 * 1024**2
 """Payload bytes after which a batch is handed out, however few its events are."""
+LONGEST_S = 0.2
+"""How long one call reads many small files at most."""
+REGISTERED = 500
+"""How many found files are registered at a time."""
+ALWAYS_COMPARED = 1024**2
+"""A file that has grown and was at least so large is compared in full only when it has grown by a quarter
+since that was done last, or is quiet; else a log of gigabytes would be read again with each of its lines."""
+REMEMBERED = 256
+"""For how many files that grow the state of the digest is kept in memory."""
 SUFFIXES: dict[str, Format] = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet"
 }  # fmt: skip
@@ -72,78 +90,116 @@ class FilesConfig(SourceConfig):
         return FilesSource(self, base)
 
 
+@dataclass(slots=True)
+class _Opening:
+    """A file that is not read yet: first it must turn out to be the one that is to be read on."""
+
+    position: int
+    """Where reading goes on."""
+    upto: int | None
+    """How many bytes are compared; None for all."""
+    digest: str | None
+    """What they must be; None if that is not known."""
+    resumed: bool = False
+    """Some of its events are in the log already."""
+
+
 class FilesSource(Source):
     """Reads on from (file number, byte offset or row number)."""
 
     def __init__(self, config: FilesConfig, base: Path) -> None:
         self._config = config
         self._base = base
+        self._found: deque[Found] = deque()
+        """Files to be read that have no number yet, in this order."""
         self._waiting: deque[Known] = deque()
         """Files to be read, in this order."""
-        self._open: list[Known] = []
-        """Files with events that are not settled, the one being read last."""
+        self._open = OpenFiles()
         self._current: Known | None = None
+        self._content: ContentFile | None = None
+        self._opening: _Opening | None = None
         self._reader: Reader | None = None
-        self._status: os.stat_result | None = None
+        self._position = 0
+        """Of the last event that was handed out."""
+        self._hashes: OrderedDict[str, tuple[Hash, int, int]] = OrderedDict()
+        """Of files that may grow: digest, of how many bytes, and how many of these were compared."""
+        self._unreadable: dict[str, str] = {}
+        self._looked = False
+        self._saving_s = 0.0
+        """How long it took to note something durably."""
         self._next_sequence = 0
-        self._settled = BitMap64()
         self._changed: list[Known] = []
         """Files of which more is known than is noted durably."""
         self._ready: pa.RecordBatch | None = None
-        self._look_at = 0.0
 
     def open(self, context: SourceContext, resume: Resume) -> None:
         self._once = context.once
-        self._search = FileSearch(self._base, self._rules(), self._appendable)
-        self._search.require_path(resume)
         context.directory.mkdir(parents=True, exist_ok=True)
-        self._registry = FileRegistry(context.directory / "files.db")
+        self._registry = FileRegistry(context.directory / "files.db", self._base)
+        self._put_away = PutAway(self._base, self._registry, self._policy())
+        self._search = FileSearch(self._base, self._rules(), self._registry, self._appendable)
+        self._search.require_path(resume)
         self._next_sequence = resume.next_sequence
         current = self._registry.recover(resume)
         for file in self._registry.files.values():
             if file.first_seq is None:
                 self._waiting.append(file)
             elif not file.done:
-                self._open.append(file)
+                self._put_away.restore([file])
+                self._open.add(file)
         if current is not None:
             self._read_on(current, resume.position or 0)
-        if self._once:
-            self._waiting.extend(self._search.look(self._registry))
 
     def receive(self, max_events: int, timeout_s: float) -> pa.RecordBatch | None:
-        deadline = time.monotonic() + timeout_s
+        started = time.monotonic()
+        deadline = started + timeout_s
         if self._ready is None:
+            # On a slow disk as long as noting it takes: else most of the time would go into syncing.
+            self._ready = self._gather(max_events, max(deadline, started + self._saving_s))
+        if self._ready is None and self._once and not self._looked and self._idle():
+            while not self._looked:  # nothing is in flight yet that would have to wait for it
+                self._look(float("inf"))
             self._ready = self._gather(max_events, deadline)
         if self._changed:
+            began = time.monotonic()
             self._registry.save(self._changed)
-            self._changed = []
-            self._finish_settled()  # a file without events owes nothing
+            self._saving_s = min(LONGEST_S, time.monotonic() - began)
+            ended, self._changed = self._changed, []
+            self._finish([file for file in ended if not self._open.owes(file)])
         if self._ready is not None:
+            self._note_progress()
             ready, self._ready = self._ready, None
             return ready
-        if self._current is None and not self._waiting:
+        self._finish([])
+        if self._idle():
             if self._once:
-                raise EndOfSource
+                self._end()
             self._wait_and_look(deadline)
         return None
 
     def settle(self, settlement: Settlement) -> None:
-        self._settled |= settlement.acknowledged
         refused = BitMap64([*settlement.refused, *settlement.expired])
-        self._settled |= refused
         if refused:
-            hit = [file for file in self._open if not file.refused and _within(file, refused)]
+            hit = [file for file in self._open.touched(refused) if not file.refused]
             for file in hit:
                 file.refused = True
             self._registry.save(hit)
-        self._finish_settled()
+        self._finish(self._open.settle(settlement.acknowledged | refused))
+
+    def tend(self) -> None:
+        self._finish([])
+        if self._once and self._put_away.stuck:
+            raise SourceError(self._put_away.trouble)
+
+    def trouble(self) -> str:
+        return self._put_away.trouble or next(iter(self._unreadable.values()), "")
 
     def drained(self) -> bool:
-        return not any(self._owes(file) for file in self._open)
+        return not len(self._open) and not len(self._put_away)
 
     def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
+        self._close_current()
+        self._search.close()
         self._registry.close()
 
     # Reading
@@ -152,89 +208,191 @@ class FilesSource(Source):
         """Events of as many files as it takes to fill a batch."""
         batches: list[pa.RecordBatch] = []
         count = size = 0
-        while count < max_events and size < BATCH_BYTES and (self._reader or self._begin_next()):
-            assert self._reader is not None and self._current is not None
-            piece = self._reader.read(max_events - count)
-            if piece is None:
-                self._end_current()
-            elif len(piece):
-                headers = {"file": self._shown(self._current.path)} if self._config.file_header else None
-                batches.append(event_batch(piece, unit=self._current.unit, headers=headers))
-                count, size = count + len(piece), size + piece.payload.nbytes
-                self._next_sequence += len(piece)
+        while count < max_events and size < BATCH_BYTES and (self._current or self._begin_next()):
+            if self._opening is not None:
+                self._compare()
+            else:
+                events = self._read(max_events - count)
+                if events is not None:
+                    batches.append(events)
+                    count, size = count + len(events), size + events.column("payload").nbytes
             if time.monotonic() > deadline:
                 break
         if len(batches) > 1:
             return pa.concat_batches(batches)
         return batches[0] if batches else None
 
+    def _read(self, max_events: int) -> pa.RecordBatch | None:
+        """One step of reading."""
+        file, reader, content = self._current, self._reader, self._content
+        assert file is not None and reader is not None and content is not None
+        try:
+            piece = reader.read(max_events)
+        except OSError as error:
+            shown = self._shown(file.path)
+            raise SourceError(
+                f"cannot read {shown}: {error.strerror or error}; it goes on from here"
+            ) from error
+        if piece is None:
+            # What comes after the damage belongs to the file as well, or it would look as if it had grown.
+            if not reader.damaged or content.hash_on():
+                self._end_current()
+            return None
+        if not len(piece):
+            return None
+        self._next_sequence += len(piece)
+        self._position = int(piece.positions[-1])
+        headers = {"file": self._shown(file.path)} if self._config.file_header else None
+        return event_batch(piece, unit=file.unit, headers=headers)
+
     def _begin_next(self) -> bool:
-        while self._waiting:
+        while self._waiting or self._found:
+            if not self._waiting:
+                some = [self._found.popleft() for _ in range(min(REGISTERED, len(self._found)))]
+                self._waiting.extend(self._registry.add(some))
             file = self._waiting.popleft()
-            if not self._start_reader(file, file.begin):
+            try:
+                content = ContentFile(self._base / file.path)
+            except FileNotFoundError:
                 self._registry.forget([file])  # gone before it was read
                 continue
-            assert self._status is not None
-            file.first_seq, file.inode = self._next_sequence, self._status.st_ino
-            self._open.append(file)
+            except OSError as error:
+                self._pass_over(file, error)
+                continue
+            self._unreadable.pop(file.path, None)
+            file.first_seq = self._next_sequence
+            file.looks(content.opened)
+            self._current, self._content = file, content
+            self._opening = self._how_to_begin(file, content)
+            self._open.add(file)
             self._changed.append(file)
             return True
         return False
 
+    def _pass_over(self, file: Known, error: OSError) -> None:
+        """One file that cannot be opened keeps no other from being read: the next look finds it again."""
+        self._registry.forget([file])
+        reason = (
+            f"cannot read {self._shown(file.path)}: {error.strerror}; nothing of it was taken: "
+            "make it readable or move it away, and it goes on"
+        )
+        if file.path not in self._unreadable:
+            logger.warning("%s", reason)
+        self._unreadable[file.path] = reason
+
+    def _how_to_begin(self, file: Known, content: ContentFile) -> _Opening:
+        if not self._appendable(file.path):
+            return _Opening(0, None if self._is_parquet(file.path) else 0, None)
+        remembered = self._hashes.pop(file.path, None)
+        if file.begin > ALWAYS_COMPARED and remembered is not None:
+            digest, hashed, compared = remembered
+            if hashed == file.begin and hashed * 4 <= compared * 5:
+                content.trust(digest, hashed)
+                self._hashes[file.path] = remembered
+                return _Opening(file.begin, 0, None)
+        return _Opening(file.begin, file.begin, file.expected)
+
     def _read_on(self, file: Known, position: int) -> None:
         """Go on with the file that was being read at the crash, if it is still the same."""
-        found = self._start_reader(file, max(position, file.begin))
-        status = self._status
-        if not found or status is None:
-            file.end_seq, file.size = self._next_sequence, -1
-        elif status.st_ino != file.inode or (self._appendable(Path(file.path)) and status.st_size < position):
-            assert self._reader is not None
-            self._reader.close()
-            self._reader = self._current = None
-            file.end_seq, file.size = self._next_sequence, -1  # what is there now is another file
-        self._registry.save([file])
-
-    def _start_reader(self, file: Known, position: int) -> bool:
-        path = Path(file.path)
         try:
-            self._status = path.stat()
-            self._reader = open_reader(path, self._shape(path), position)
+            content = ContentFile(self._base / file.path)
         except FileNotFoundError:
-            return False
+            self._leave_unfinished(file)
+            self._registry.save([file])
+            return
         except OSError as error:
+            shown = self._shown(file.path)
             raise SourceError(
-                f"cannot read {file.path}: {error.strerror}; nothing of it was taken: "
-                "make it readable or move it away, and it goes on"
+                f"cannot read {shown} any further: {error.strerror}; make it readable, and it goes on"
             ) from error
-        self._current = file
-        return True
+        self._current, self._content, self._position = file, content, position
+        position = max(position, file.begin)
+        note = self._registry.noted(file.unit, position)
+        if note is not None:
+            self._opening = _Opening(position, note.hashed, note.digest, resumed=True)
+        elif file.digest is not None and file.size is not None and file.size >= 0:
+            self._opening = _Opening(position, file.size, file.digest, resumed=True)
+        else:
+            same = file.inode == content.opened.inode and file.ctime_ns in (None, content.opened.ctime_ns)
+            grows = self._appendable(file.path)
+            if not same or (grows and content.opened.size < position):
+                self._leave_unfinished(file)
+                self._close_current()
+                self._registry.save([file])
+                return
+            self._opening = _Opening(position, position if grows else 0, None, resumed=True)
+        if self._is_parquet(file.path):
+            self._opening.upto = None
+
+    def _leave_unfinished(self, file: Known) -> None:
+        """What is there now is another file, or none; the next look finds it."""
+        file.end_seq, file.size, file.digest, file.sure = self._next_sequence, -1, None, False
+        logger.warning(
+            "%s was replaced or removed before its end was read; what is there now is read as a new file",
+            self._shown(file.path),
+        )
+
+    def _compare(self) -> None:
+        """One step towards knowing whether the file that was opened is the one to be read on."""
+        file, content, opening = self._current, self._content, self._opening
+        assert file is not None and content is not None and opening is not None
+        if not content.hash_on(opening.upto):
+            return
+        if opening.digest is not None and content.digest() != opening.digest:
+            if opening.resumed:
+                self._leave_unfinished(file)
+                self._close_current()
+                self._changed.append(file)
+                return
+            content.rewind()  # it has not grown: it is another file
+            file.begin, file.expected, file.refused, opening.position = 0, None, False, 0
+            self._changed.append(file)
+        self._opening = None
+        self._reader = open_reader(content, self._shape(file.path), opening.position)
 
     def _end_current(self) -> None:
         """Note what was read, so that a grown or replaced file is recognised later."""
-        file, reader, status = self._current, self._reader, self._status
-        assert file is not None and reader is not None and status is not None
-        path = Path(file.path)
+        file, reader, content = self._current, self._reader, self._content
+        assert file is not None and reader is not None and content is not None
         file.end_seq = self._next_sequence
-        file.size = reader.position if self._appendable(Path(file.path)) else status.st_size
-        file.mtime_ns = status.st_mtime_ns
+        file.looks(content.stamp())
+        file.size, file.digest, file.sure = content.hashed, content.digest(), content.sure()
+        file.head_crc, file.tail_crc = content.edges(file.size)
         file.refused = file.refused or bool(reader.damaged)
-        try:
-            file.head_crc, file.tail_crc = checksums(path, file.size)
-        except OSError:
-            file.head_crc = file.tail_crc = None
-        reader.close()
-        self._reader = self._current = None
+        if self._appendable(file.path) and file.size > ALWAYS_COMPARED:
+            before = self._hashes.pop(file.path, None)
+            compared = file.size if content.gapless or before is None else before[2]
+            self._hashes[file.path] = content.state(), file.size, compared
+            if len(self._hashes) > REMEMBERED:
+                self._hashes.popitem(last=False)
+        self._close_current()
         self._changed.append(file)
 
-    def _shape(self, path: Path) -> Shape:
-        config = self._config
-        name = path.with_suffix("") if path.suffix == ".gz" else path
-        form: Format = SUFFIXES.get(name.suffix, "text") if config.format == "auto" else config.format
+    def _close_current(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        if self._content is not None:
+            self._content.close()
+        self._reader = self._content = self._current = self._opening = None
+
+    def _note_progress(self) -> None:
+        """So that a restart finds out whether the file is still the one that is being read now."""
+        file, content = self._current, self._content
+        if file is not None and content is not None and self._reader is not None and self._position:
+            self._registry.note(Note(file.unit, self._position, content.hashed, content.digest()))
+
+    def _shape(self, name: str) -> Shape:
+        config, path = self._config, Path(name)
+        path = path.with_suffix("") if path.suffix == ".gz" else path
+        form: Format = SUFFIXES.get(path.suffix, "text") if config.format == "auto" else config.format
         return Shape(form, config.max_event_bytes, config.delimiter, config.header)
 
-    def _appendable(self, path: Path) -> bool:
+    def _is_parquet(self, name: str) -> bool:
+        return self._shape(name).format == "parquet"
+
+    def _appendable(self, name: str) -> bool:
         """Whether more bytes at the end of such a file are simply more events."""
-        return self._shape(path).format != "parquet" and path.suffix != ".gz"
+        return not self._is_parquet(name) and not name.endswith(".gz")
 
     def _rules(self) -> Rules:
         config = self._config
@@ -246,69 +404,59 @@ class FilesSource(Source):
             )
             if moves
         ]
-        return Rules(config.path, 0 if self._once else config.settle_ms, tuple(away))
+        settle_ms = 0 if self._once else config.settle_ms
+        return Rules(config.path, settle_ms, config.poll_ms, tuple(away), config.on_acknowledge != "keep")
+
+    def _policy(self) -> Policy:
+        config = self._config
+        acknowledged = self._target(config.move_to, "acknowledged")
+        refused = self._target(config.refused_to, "refused")
+        return Policy(
+            acknowledged if config.on_acknowledge == "move" else None,
+            refused if config.on_refuse == "move" else None,
+            config.on_acknowledge == "delete",
+        )
+
+    def _target(self, target: str | None, name: str) -> Path:
+        """A name alone is a directory next to each file."""
+        return Path(name) if target is None else (self._base / target).absolute()
 
     def _shown(self, path: str) -> str:
-        return path.removeprefix(f"{self._base}{os.sep}").removeprefix("./")
+        return os.fsencode(path).decode("utf-8", "replace").removeprefix("./")
 
     def _wait_and_look(self, deadline: float) -> None:
         now = time.monotonic()
-        if now < self._look_at:
-            time.sleep(max(0.0, min(self._look_at, deadline) - now))
-        if time.monotonic() >= self._look_at:
-            self._waiting.extend(self._search.look(self._registry))
-            self._look_at = time.monotonic() + self._config.poll_ms / 1000
+        if now < self._search.look_at:
+            time.sleep(max(0.0, min(self._search.look_at, deadline) - now))
+        if time.monotonic() >= self._search.look_at:
+            self._look(deadline)
+
+    def _look(self, deadline: float) -> None:
+        found = self._search.step(deadline)
+        if found is not None:
+            self._looked = True
+            self._found.extend(found)
+            paths = {one.path for one in found}
+            self._unreadable = {path: why for path, why in self._unreadable.items() if path in paths}
+
+    def _idle(self) -> bool:
+        """Everything that was found is read."""
+        return self._current is None and not self._waiting and not self._found
+
+    def _end(self) -> None:
+        """Everything that was there is read."""
+        if self._unreadable:
+            raise SourceError("; ".join(self._unreadable.values()))
+        raise EndOfSource
 
     # Settling
 
-    def _owes(self, file: Known) -> bool:
-        if file.first_seq is None or file.end_seq is None:
-            return True
-        count = file.end_seq - file.first_seq
-        return bool(self._settled.range_cardinality(file.first_seq, file.end_seq) != count)
-
-    def _finish_settled(self) -> None:
-        """Keep, move or delete the files of which every event is settled."""
-        finished = [file for file in self._open if not self._owes(file)]
-        if not finished:
-            return
-        gone = [file for file in finished if self._put_away(file)]
-        kept = [file for file in finished if file not in gone]
-        for file in kept:
-            file.done = True
-        self._registry.forget(gone)
-        self._registry.save(kept)
-        self._open = [file for file in self._open if self._owes(file)]
-        lowest = self._open[0].first_seq if self._open else self._next_sequence
-        self._settled.remove_range(0, lowest or 0)
-
-    def _put_away(self, file: Known) -> bool:
-        """Whether the row may go as well, because the file is gone or a later row stands for it."""
-        config, path = self._config, Path(file.path)
-        later = self._registry.newest.get(file.path)
-        if later is not None and later is not file:
-            later.refused = later.refused or file.refused
-            return True
-        try:
-            status = path.stat()
-        except FileNotFoundError:
-            return True
-        if (status.st_ino, status.st_size) != (file.inode, file.size):
-            return False  # grown or replaced since: the rest is found by the next look
-        if file.refused:
-            if config.on_refuse == "move":
-                move(path, self._target(path, config.refused_to, "refused"))
-            return config.on_refuse == "move"
-        if config.on_acknowledge == "move":
-            move(path, self._target(path, config.move_to, "acknowledged"))
-        elif config.on_acknowledge == "delete":
-            delete(path)
-        return config.on_acknowledge != "keep"
-
-    def _target(self, path: Path, target: str | None, name: str) -> Path:
-        return path.parent / name if target is None else self._base / target
-
-
-def _within(file: Known, sequences: BitMap64) -> bool:
-    end = sequences.max() + 1 if file.end_seq is None else file.end_seq
-    return file.first_seq is not None and sequences.range_cardinality(file.first_seq, end) > 0
+    def _finish(self, settled: list[Known]) -> None:
+        """Keep, move or delete files of which every event is settled: these, and those that still wait."""
+        for file in settled:
+            self._open.close(file)
+            self._put_away.add(file)
+        if len(self._put_away):
+            self._put_away.work()
+        if settled:
+            self._open.prune(self._next_sequence)
