@@ -5,10 +5,10 @@
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
-.PHONY: help setup demo test quick chaos check bench docs lock clean
+.PHONY: help setup demo test quick chaos powerloss check bench docs lock clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
 
 setup:  ## install everything into .venv (instant when it is there)
 	@scripts/set-up
@@ -19,6 +19,7 @@ demo: setup  ## 60,000 simulated alarms counted in windows, while the desk that 
 test: setup  ## static checks and all tests; ARGS="-k merge" passes arguments to pytest
 	@scripts/set-up-postgres
 	@scripts/set-up-rabbitmq
+	@scripts/set-up-faults
 	@scripts/test $(ARGS)
 
 quick: setup  ## static checks and the tests that start nothing else (no Spark, broker or process), in half a minute
@@ -27,7 +28,12 @@ quick: setup  ## static checks and the tests that start nothing else (no Spark, 
 chaos: setup  ## 500,000 messages while every process is killed, 50 times; ARGS="--seed 7" repeats a run
 	@scripts/set-up-postgres
 	@scripts/set-up-rabbitmq
+	@scripts/set-up-faults
 	@.venv/bin/python -m tests.chaos.run $(ARGS)
+
+powerloss: setup  ## cut the power at many moments: all that was not fsynced is gone; ARGS="--cuts 100 --seed 7"
+	@scripts/set-up-faults
+	@.venv/bin/python -m tests.powerloss.run $(ARGS)
 
 check: setup  ## ruff and mypy only
 	@.venv/bin/ruff check

@@ -274,7 +274,7 @@ def test_partial_write_against_a_real_file_size_limit_is_undone(directory: Path,
 def test_failed_roll_leaves_the_log_going_on_in_the_old_segment(
     directory: Path, settings: Any, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    from signoff.log import durable
+    from signoff import durable
 
     def broken(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

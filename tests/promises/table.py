@@ -53,6 +53,8 @@ PROMISES: dict[str, dict[int, str]] = {
         31: "A run that is asked to stop finishes what is in flight, up to a deadline.",
         32: "Malformed input of every kind is a dead letter with its reason.",
         33: "An event on which the plan itself fails is found, and its neighbours are delivered.",
+        45: "Everything that was not fsynced is gone (power loss): nothing that was acknowledged is lost, "
+        "nothing is delivered under two ids.",
     },
     "State": {
         34: "Events in a window are settled by a save point or with its result, as configured.",

@@ -7,6 +7,7 @@ new one begins after it.
 
 Invariant: the offsets of a checkpoint in use reach at least as far as the ledger's batches, for Spark
 writes them before the batch is opened. One that is behind belongs to an earlier form of the pipeline.
+`checkpoint_sync` makes that hold after a loss of power, too.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import logging
 import time
 from pathlib import Path
 
+from signoff.durable import make_directory, write_whole
+from signoff.engine.checkpoint_sync import SyncedFiles
 from signoff.errors import EngineError
-from signoff.log.durable import write_whole
 from signoff.pipeline.graph import Graph
 from signoff.transforms.contract import Transform
 
@@ -41,11 +43,13 @@ class Checkpoint:
         suffix = f"-{hashlib.sha256(signature.encode()).hexdigest()[:12]}" if steps else ""
         self.stateful = bool(steps)
         self.path = graph.state / "checkpoints" / f"{source}{suffix}"
+        self.synced = SyncedFiles(self.path)
 
     def keeps_state(self, shape: str) -> None:
         """What it holds is state of this form, although no step of the graph says so."""
         self.stateful = True
         self.path = self.path.with_name(f"{self.path.name}-{hashlib.sha256(shape.encode()).hexdigest()[:12]}")
+        self.synced = SyncedFiles(self.path)
 
     def watermark_ms(self, batch_id: int) -> int:
         """The watermark that a batch was done with: all windows that end there or before are closed by it."""
@@ -60,8 +64,9 @@ class Checkpoint:
 
     def begin(self, first: int) -> None:
         """Note where the first batch begins: Spark does not, and after a kill it asks again."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(self.path.parent)
         write_whole(self._first_file, str(first).encode())
+        self.synced.begin()
 
     @property
     def first(self) -> int | None:
@@ -88,19 +93,27 @@ class Checkpoint:
         found = [int(path.name) for path in (self.path / log).glob("*") if path.name.isdigit()]
         return max(found, default=None)
 
-    def committed(self) -> int:
-        """Spark will never ask again for events below."""
+    def finished(self) -> int:
+        """Spark will never ask again for events below, not even after a loss of power."""
+        done = self.synced.done
+        return (self.end_of(done - 1) or 0) if done else 0
+
+    def sync_committed(self) -> None:
+        """Make durable what Spark has committed. Raises OSError."""
         last = self.last_batch("commits")
-        return 0 if last is None else self.end_of(last) or 0
+        if last is not None and last >= (self.synced.done or 0):
+            self.synced.sync(last + 1)
 
     def mend(self, taken: int, *, keep: bool = False) -> None:
         """Put aside a checkpoint that cannot be gone on with. `taken`: the ledger has batches up to here.
 
         `keep`: it holds what must not be lost. Raises EngineError then, with what is wrong.
 
-        A loss of power can leave its last files torn; and while the pipeline had other stateful steps,
-        another checkpoint was in use and this one was left behind.
+        The disk may have failed; and while the pipeline had other stateful steps, another checkpoint was in
+        use and this one was left behind.
         """
+        last = self.last_batch("commits")
+        self.synced.restore(0 if last is None else last + 1)
         if not self.exists():
             if keep and taken > (self.first or 0):
                 raise EngineError(f"the checkpoint {self.path} is gone")

@@ -109,9 +109,10 @@ class FoldQuery(KeepingQuery):
     def _do_batch(self, df: DataFrame, batch_id: int) -> None:
         batch = self._batch_ref(batch_id)
         handed = self._as_handed(batch, batch_id)
-        written = df.mapInArrow(
-            _WriteResults(self._results.sink, handed), "part BINARY, changes STRING"
-        ).collect()
+        with self._syncing(batch_id):
+            written = df.mapInArrow(
+                _WriteResults(self._results.sink, handed), "part BINARY, changes STRING"
+            ).collect()
         self._commit(handed, [bytes(row["part"]) for row in written if row["part"] is not None])
         changes: Counter[int] = Counter()
         for row in written:

@@ -1,8 +1,10 @@
 """What the queries that keep state have in common: a Structured Streaming query from one link into another.
 
-The order is the promise, as for any batch: results are durable in their link before the batch is recorded, it
-is recorded before Spark commits the state, and rows are removed from the log in front only after that. Killed
-in between, Spark brings the same batch again with the same state, and its results are recognised.
+The order is the promise, as for any batch: the state that a batch begins with, and its range, are durable
+before its results are handed on; these are durable in their link before the batch is recorded; it is recorded
+before Spark commits the state; and rows are removed from the log in front only when that state is durable as
+well. Killed in between, or without power, Spark brings the same batch again with the same state, and its
+results are recognised.
 """
 
 from __future__ import annotations
@@ -89,11 +91,10 @@ class KeepingQuery(StreamQuery):
         loss.forget()
 
     def comes_again(self, batch: BatchRef) -> bool:
-        """Until Spark has committed it: what it handed on must be recognised."""
-        last = self.checkpoint.last_batch()
-        if last is None or last == self.checkpoint.last_batch("commits"):
-            return False
-        return batch == self._as_handed(self._batch_ref(last), last)
+        """Until Spark's commit of it is durable: what it handed on must be recognised."""
+        last, done = self.checkpoint.last_batch(), self.checkpoint.synced.done or 0
+        numbers = range(done, -1 if last is None else last + 1)
+        return any(batch == self._as_handed(self._batch_ref(number), number) for number in numbers)
 
     @staticmethod
     def _as_handed(batch: BatchRef, batch_id: int) -> BatchRef:

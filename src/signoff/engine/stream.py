@@ -7,6 +7,9 @@ The range comes from Spark's write-ahead log, not from the batch id, which only 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -33,6 +36,7 @@ class StreamQuery(SourceQuery):
         assert not self.runner.windows and not self.runner.unites
         self.checkpoint = Checkpoint(shared.graph, source)
         self._first = 0
+        self._last_commit: int | None = None
         self._query: StreamingQuery | None = None
         self._plan: Plan | None = None
 
@@ -97,13 +101,39 @@ class StreamQuery(SourceQuery):
     def stop(self) -> None:
         if self._query is not None:
             self._query.stop()
+            self._sync_committed()
 
     def why_held(self) -> str:
         owing = self.runner.waits_for
         return f"a batch waits for {', '.join(owing)}" if owing else ""
 
     def finished_upto(self) -> int:
-        return min(self.checkpoint.committed(), self.shared.ledger.needed_from(self.source))
+        return min(self.checkpoint.finished(), self.shared.ledger.needed_from(self.source))
+
+    def tidy(self) -> None:
+        """Without a next batch, which would do so, what Spark has committed is made durable here."""
+        last = self.checkpoint.last_batch("commits")
+        if last == self._last_commit:
+            self._sync_committed()
+        self._last_commit = last
+        super().tidy()
+
+    def _sync_committed(self) -> None:
+        try:
+            self.checkpoint.sync_committed()
+        except OSError as error:
+            logger.warning("%s cannot be made durable, and is tried again: %s", self.checkpoint.path, error)
+
+    @contextmanager
+    def _syncing(self, batch_id: int) -> Iterator[None]:
+        """Meanwhile that which a batch begins with is made durable: its range, and the state before it.
+
+        Beside Spark's work, which takes longer. What becomes of the batch must not be seen before.
+        """
+        with ThreadPoolExecutor(1, "checkpoint") as pool:
+            synced = pool.submit(self.checkpoint.synced.sync, batch_id)
+            yield
+            synced.result()
 
     def _batch(self, df: DataFrame, batch_id: int) -> None:
         """Called by Spark for each micro-batch, in a thread of its own.
@@ -126,6 +156,7 @@ class StreamQuery(SourceQuery):
         assert self._plan is not None
         batch = self._batch_ref(batch_id)
         plan = replace(self._plan, df=df)
+        self.checkpoint.synced.sync(batch_id)
         if batch.start >= batch.end:
             if plan.stateful:
                 touch(df)

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from signoff.durable import write_whole
 from signoff.engine.children import Child
 from signoff.engine.division import all_joints
 from signoff.engine.joints import FoldJoint, WindowJoint, buffer_place
@@ -129,7 +130,7 @@ class Run:
         """A state directory belongs to one pipeline: two would settle each other's events."""
         owner = self.graph.state / "pipeline"
         if not owner.exists():
-            owner.write_text(self.graph.name)
+            write_whole(owner, self.graph.name.encode())
         elif (name := owner.read_text()) != self.graph.name:
             raise StateError(
                 f'{self.graph.state} holds the state of pipeline "{name}", not of "{self.graph.name}"; '

@@ -88,7 +88,8 @@ class WindowQuery(KeepingQuery):
         batch = self._batch_ref(batch_id)
         handed = self._as_handed(batch, batch_id)
         results = df.withColumnRenamed(RESULT_ID, EVENT_ID).withColumn(ORIGIN, F.lit(batch.start))
-        written = results.mapInArrow(_WriteParts(self._results.sink, handed), "part BINARY").collect()
+        with self._syncing(batch_id):
+            written = results.mapInArrow(_WriteParts(self._results.sink, handed), "part BINARY").collect()
         self._commit(handed, [bytes(row["part"]) for row in written if row["part"] is not None])
         self._record(batch)
         self._marks.gave(self.checkpoint.watermark_ms(batch_id) * 1000)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 
+from signoff.durable import make_directory
 from signoff.errors import SignoffError
 from signoff.intake.control import Control
 from signoff.intake.deadlines import Deadlines
@@ -46,7 +47,7 @@ def main() -> int:
     set_up_logging(job.log_format)
     _take_over_stdin(job.stdin_fd)
     try:
-        job.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(job.directory)
         run(job, control)
     except SignoffError as error:
         return _fail(job, str(error))

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from signoff.durable import make_directory
 from signoff.errors import StateError
 
 PATIENCE_SECONDS = 0.5
@@ -29,7 +30,7 @@ class RunLock:
         """Take the lock; False when another run has it. Creates the state directory."""
         if self._file is not None:
             return True
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(self.path.parent)
         file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not _lock(file, fcntl.LOCK_EX):

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from signoff.durable import make_directory
 from signoff.errors import StateError
 
 BUSY_SECONDS = 30.0
@@ -95,7 +96,7 @@ class Store:
                 return connection
             if self.readonly:
                 return self._open_readonly()
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(self.path.parent)
             connection = _connect(str(self.path))
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from signoff.durable import make_directory
 from signoff.errors import Discarded, LogError, LogFull, StateError, TransientError
 from signoff.ledger.outcome import OTHERS
 from signoff.ledger.sequences import from_numpy
@@ -99,7 +100,7 @@ class HandoverSink(Sink):
     def prepare(self) -> None:
         with self._lock:
             try:
-                self._place.parts.mkdir(parents=True, exist_ok=True)
+                make_directory(self._place.parts)
                 self._open()
                 for left in self._place.parts.iterdir():  # of an earlier run, whose batches are done again
                     left.unlink(missing_ok=True)

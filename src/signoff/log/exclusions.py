@@ -14,8 +14,8 @@ from pathlib import Path
 
 from pyroaring import BitMap64
 
+from signoff.durable import write_whole
 from signoff.errors import LogCorrupt
-from signoff.log.durable import write_whole
 from signoff.log.segment import list_segments
 
 _MAGIC = b"SIGNOFFX"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from signoff.log.durable import sync_directory
+from signoff.durable import sync_directory
 from signoff.log.head import read_head
 from signoff.log.segment import list_segments, segment_path
 

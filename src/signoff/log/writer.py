@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
+from signoff.durable import TEMPORARY, make_directory, sync_directory, write_whole
 from signoff.errors import LogCorrupt, LogError, LogFull, LogNoSpace
-from signoff.log.durable import TEMPORARY, make_directory, sync_directory, write_whole
 from signoff.log.head import HeadFile, read_head
 from signoff.log.segment import (
     ALIGNMENT,

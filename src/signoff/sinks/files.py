@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import model_validator
 
+from signoff.durable import make_directory, sync_directory, sync_file
 from signoff.errors import PermanentError, TransientError
 from signoff.pipeline.model import SinkConfig
 from signoff.sinks.contract import BatchRef, Part, Refusal, Sink, Writer
@@ -85,7 +86,7 @@ class FilesSink(Sink):
 
     def prepare(self) -> None:
         try:
-            (self._directory / PARTS).mkdir(parents=True, exist_ok=True)
+            make_directory(self._directory / PARTS)
         except OSError as error:
             raise PermanentError(f"cannot create directory {self._directory}: {error.strerror}") from error
         if not os.access(self._directory / PARTS, os.W_OK | os.X_OK):
@@ -117,7 +118,8 @@ class FilesSink(Sink):
     def _publish(self, folder: Path, files: Sequence[Path], target: Path) -> None:
         missing = [file.name for file in files if not file.exists()]
         if missing and target.exists():
-            return  # committed before: parts disappear only after the rename
+            sync_directory(self._directory)  # committed before: parts disappear only after the rename
+            return
         if missing:
             raise TransientError(
                 f"{', '.join(missing)} of {target.name} disappeared from {folder}: write the batch again"
@@ -127,9 +129,9 @@ class FilesSink(Sink):
             whole = folder / ("whole" + self._suffix)
             merge = _merge_parquet if self._format == "parquet" else _concatenate
             merge(files, whole, self._compression)
-            _sync(whole)
+            sync_file(whole)
         whole.replace(target)
-        _sync(self._directory)
+        sync_directory(self._directory)
 
 
 class _PartWriter(Writer):
@@ -152,7 +154,7 @@ class _PartWriter(Writer):
         try:
             self._finish()
             if self._files:
-                _sync(self._stem.parent)
+                sync_directory(self._stem.parent)
         except OSError as error:
             raise TransientError(_says(error, self._stem.parent)) from error
         return json.dumps([file.name for file in self._files]).encode() if self._files else None
@@ -236,7 +238,7 @@ class _ParquetWriter(_PartWriter):
         table = pa.Table.from_batches(self._gathered)
         try:
             pq.write_table(table, file, compression=self._compression, row_group_size=max(table.num_rows, 1))
-            _sync(file)
+            sync_file(file)
         except BaseException:
             file.unlink(missing_ok=True)
             raise
@@ -299,14 +301,6 @@ def _merge_parquet(files: Sequence[Path], target: Path, compression: Compression
                 for group in range(part.num_row_groups):
                     table = part.read_row_group(group)
                     out.write_table(table, row_group_size=max(table.num_rows, 1))
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove(files: Sequence[Path]) -> None:

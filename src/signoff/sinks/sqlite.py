@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from pydantic import Field
 
+from signoff.durable import make_directory
 from signoff.errors import PermanentError, SinkError, TransientError
 from signoff.pipeline.model import SinkConfig
 from signoff.sinks.contract import EVENT_ID, Part, Refusal, Sink, Writer
@@ -67,7 +68,7 @@ class SqliteSink(Sink):
 
     def prepare(self) -> None:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(self.path.parent)
         except OSError as error:
             raise PermanentError(f"cannot create directory {self.path.parent}: {error.strerror}") from error
         try:

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from signoff.durable import make_directory, sync_directory
+
 ASIDE = ".settled"
 
 
@@ -45,7 +47,7 @@ def put_back(aside: Path, path: Path) -> Path | None:
 
 def move(aside: Path, name: str, directory: Path) -> Path:
     """Move the file into the directory, under `name` or the first free `name-1`, `name-2`, …"""
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     target = _free_name(directory, name)
     try:
         aside.rename(target)
@@ -59,11 +61,8 @@ def move(aside: Path, name: str, directory: Path) -> Path:
 def sync(directories: Iterable[Path]) -> None:
     """Make what was renamed or removed in these directories durable: once for many files."""
     for directory in set(directories):
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with suppress(FileNotFoundError):  # gone as well; the others are not
+            sync_directory(directory)
 
 
 def _free_name(directory: Path, name: str) -> Path:
@@ -82,4 +81,5 @@ def _move_across(path: Path, target: Path) -> None:
     with part.open("rb") as file:
         os.fsync(file.fileno())
     part.rename(target)
+    sync_directory(target.parent)  # before the original goes
     path.unlink()

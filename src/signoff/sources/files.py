@@ -24,6 +24,7 @@ import pyarrow as pa
 from pydantic import Field
 from pyroaring import BitMap64
 
+from signoff.durable import make_directory
 from signoff.errors import SourceError
 from signoff.pipeline.model import SourceConfig
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
@@ -134,7 +135,7 @@ class FilesSource(Source):
 
     def open(self, context: SourceContext, resume: Resume) -> None:
         self._once = context.once
-        context.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(context.directory)
         self._registry = FileRegistry(context.directory / "files.db", self._base)
         self._put_away = PutAway(self._base, self._registry, self._policy())
         self._search = FileSearch(self._base, self._rules(), self._registry, self._appendable)

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from signoff.durable import make_directory
 from signoff.errors import SourceError
 from signoff.ledger.sequences import runs
 from signoff.link.notes import LinkNotes
@@ -56,7 +57,7 @@ class PipelineSource(Source):
         self._once = False
 
     def open(self, context: SourceContext, resume: Resume) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self._directory)
         self._lock = _lock(self._directory)
         self._notes = LinkNotes(self._directory / "link.db")
         self._once = context.once

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from signoff.durable import make_directory
 from signoff.errors import LogError, SourceError
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
 from signoff.sources.rabbitmq import Answer, RabbitmqConfig
@@ -78,7 +79,7 @@ class RabbitmqSource(Source):
     def open(self, context: SourceContext, resume: Resume) -> None:
         self._name, self._once, self._log = context.name, context.once, context.log
         self._next, self._settled_before = resume.next_sequence, resume.settled_upto
-        context.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(context.directory)
         oldest = self._log.first() if self._log else self._next
         self._notes = Refusals(context.directory / NOTE_FILE, oldest)
         self._last_seen = self._down_since = time.monotonic()

@@ -6,8 +6,8 @@ without a word. Files beside the notes of the step; each holds up to where rows 
 
 from __future__ import annotations
 
+from signoff.durable import sync_directory, write_whole
 from signoff.link.handover import LinkPlace
-from signoff.log.durable import write_whole
 
 
 class Loss:
@@ -27,6 +27,7 @@ class Loss:
     def give_up(self) -> None:
         """The next run may begin with an empty state."""
         self._lost.replace(self._given_up)
+        sync_directory(self._given_up.parent)
 
     @property
     def given_up(self) -> int | None:
