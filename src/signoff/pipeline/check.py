@@ -26,6 +26,7 @@ from signoff.pipeline.model import (
     SourceConfig,
     TransformConfig,
 )
+from signoff.pipeline.places import problems_of
 from signoff.pipeline.problems import did_you_mean, suggestion
 from signoff.pipeline.secrets import Expansion
 from signoff.pipeline.validate import validate
@@ -52,6 +53,7 @@ def check(draft: Draft, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
     checker.refusals(graph)
     checker.settled_before(graph)
     checker.shared_disk(graph)
+    checker.problems += problems_of(checker.nodes, checker.configs, draft.base, graph.state)
     checker.holding(graph)
     if checker.problems:
         raise PipelineError(_in_order(checker.problems, draft.file))

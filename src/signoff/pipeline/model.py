@@ -61,6 +61,10 @@ class NodeConfig(Config):
         """The directories, besides the state, in which executors read or write files for this node."""
         return ()
 
+    def writes(self, base: Path) -> tuple[tuple[Path, str], ...]:
+        """Where files appear because of this node: the real directory, and a name or `*` and a suffix."""
+        return ()
+
     @model_validator(mode="after")
     def _register_secrets(self) -> Self:
         register_secrets_of(self)
@@ -140,6 +144,10 @@ class SourceConfig(NodeConfig):
         """Whether the user wrote `acknowledge_within` although nobody is told what becomes of an event."""
         written = "acknowledge_within" in self.model_fields_set and self.acknowledge_within is not None
         return written and not acknowledges and not self.always_answers
+
+    def reads(self, base: Path) -> str | None:
+        """The path or glob of the files that are read, absolute; None for a source that reads none."""
+        return None
 
 
 class InputsConfig(NodeConfig):

@@ -181,6 +181,16 @@ CODES: dict[str, Code] = {
         "Give each its own path or table, or make them one sink with several `inputs`.",
         'alarms.yaml:30 [same-target] sink "b" writes to the same place as sink "a"',
     ),
+    "own-output": Code(
+        "A sink writes files where a source of the same pipeline reads, perhaps through a symlink or `**`.",
+        "Give the sink a directory that the source's path does not reach.",
+        'alarms.yaml:20 [own-output] sink "archive" writes to /data/in, where source "incoming" reads',
+    ),
+    "in-state": Code(
+        "Files of a node are in the state directory, or the state directory is in what a source reads.",
+        "Give each a directory of its own.",
+        'alarms.yaml:20 [in-state] sink "archive" would put files into the state directory (/data/state)',
+    ),
     "cannot-acknowledge": Code(
         "`acknowledgements: true` is set for a source that cannot be told anything.",
         "Remove the field; such a source takes part without.",

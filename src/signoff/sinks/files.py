@@ -67,6 +67,10 @@ class FilesSinkConfig(SinkConfig):
     def local_directories(self, base: Path) -> tuple[Path, ...]:
         return (base / self.path,)
 
+    def writes(self, base: Path) -> tuple[tuple[Path, str], ...]:
+        packed = "" if self.format == "parquet" else _SUFFIX[self.compression or "none"]
+        return (((base / self.path).resolve(), f"*.{self.format}{packed}"),)
+
     def target(self, base: Path) -> str | None:
         return str((base / self.path).resolve())
 

@@ -37,5 +37,9 @@ class PipelineSinkConfig(SinkConfig):
     def local_directories(self, base: Path) -> tuple[Path, ...]:
         return (base / self.path,)
 
+    def writes(self, base: Path) -> tuple[tuple[Path, str], ...]:
+        place = self.place(base)
+        return (place.log.resolve(), "*"), (place.notes.resolve(), "*")
+
     def target(self, base: Path) -> str:
         return f"link {(base / self.path).resolve()}"

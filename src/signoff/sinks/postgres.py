@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -80,7 +81,7 @@ class PostgresSinkConfig(SinkConfig):
         return value
 
     def target(self, base: Path) -> str | None:
-        return f"{self.url.get()}#{self.table}"
+        return f"{_server(self.url.get(), self.table)}#{'.'.join(_name_parts(self.table)[-2:])}"
 
     def build(self, base: Path) -> PostgresSink:
         if psycopg is None:
@@ -233,6 +234,21 @@ class _PostgresWriter(Writer):
                 found = cursor.execute(f"SELECT place, reason FROM {REFUSED} ORDER BY place").fetchall()
                 return [refused(int(place), str(reason)) for place, reason in found]
         return []
+
+
+def _server(url: str, table: str) -> str:
+    """The database a URL leads to, however it is spelled; with the user where the schema may depend on it."""
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "localhost").lower()
+        port = parts.port or 5432
+    except ValueError:
+        return url
+    host = "127.0.0.1" if host in ("localhost", "::1") else host
+    user = parts.username or ""
+    database = unquote(parts.path.strip("/")) or user
+    whose = "" if len(_name_parts(table)) > 1 else f"{user}@"
+    return f"{whose}{host}:{port}/{database}?{parts.query}"
 
 
 def _name_parts(name: str) -> tuple[str, ...]:

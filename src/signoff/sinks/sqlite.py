@@ -52,6 +52,10 @@ class SqliteSinkConfig(SinkConfig):
     def local_directories(self, base: Path) -> tuple[Path, ...]:
         return ((base / self.path).parent,)
 
+    def writes(self, base: Path) -> tuple[tuple[Path, str], ...]:
+        path = (base / self.path).resolve()
+        return tuple((path.parent, path.name + more) for more in ("", "-wal", "-shm", "-journal"))
+
     def target(self, base: Path) -> str | None:
         return f"{(base / self.path).resolve()}#{self.table.lower()}"
 

@@ -87,6 +87,14 @@ class FilesConfig(SourceConfig):
     file_header: bool = True
     """Whether each event carries the path of its file as header `file`."""
 
+    def reads(self, base: Path) -> str:
+        return str(base / self.path)
+
+    def writes(self, base: Path) -> tuple[tuple[Path, str], ...]:
+        moves = self.on_acknowledge == "move", self.on_refuse == "move"
+        targets = zip(moves, (self.move_to, self.refused_to), strict=True)
+        return tuple(((base / target).resolve(), "*") for moved, target in targets if moved and target)
+
     def build(self, base: Path) -> Source:
         return FilesSource(self, base)
 

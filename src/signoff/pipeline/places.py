@@ -1,0 +1,139 @@
+"""Real places: what a source reads, what a sink writes, and where the state is must not be the same files.
+
+A sink that writes into its own source feeds itself: one event becomes as many as the disk holds. Paths are
+compared as they are on the disk, symlinks followed and globs expanded, each time a pipeline is checked or
+run. When in doubt whether a sink's file names match a glob, they do.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from signoff.errors import Problem
+from signoff.pipeline.draft import DraftNode
+from signoff.pipeline.model import NodeConfig, SinkConfig, SourceConfig
+
+MOST_DIRECTORIES = 5_000
+"""How many directories that a glob finds are followed to where they really are."""
+NEVER_IN_STATE = (".jsonl", ".ndjson", ".csv", ".parquet", ".txt", ".gz")
+"""Endings that no file of a state directory has."""
+
+
+def problems_of(
+    nodes: Mapping[str, DraftNode], configs: Mapping[str, NodeConfig], base: Path, state: Path
+) -> Iterator[Problem]:
+    """What of a pipeline's places is the same and must not be."""
+    reads = {
+        name: _Reading.of(pattern)
+        for name, config in configs.items()
+        if isinstance(config, SourceConfig) and (pattern := config.reads(base))
+    }
+    for name, config in configs.items():
+        node = nodes[name]
+        for directory, names in config.writes(base):
+            if isinstance(config, SinkConfig):
+                for source, reading in reads.items():
+                    if reading.finds(directory, names):
+                        message = f"{node.label} writes to {directory}, where {nodes[source].label} reads"
+                        hint = "it would read its own output without end; give the sink another directory"
+                        yield node.problem("own-output", message, at="path", hint=hint)
+            if directory == state or directory.is_relative_to(state):
+                message = f"{node.label} would put files into the state directory ({state})"
+                yield node.problem("in-state", message, at="path", hint="give it a directory of its own")
+    for name, reading in reads.items():
+        if reading.finds_below(state):
+            message = f"{nodes[name].label} would read the state directory ({state}) as its input"
+            hint = "set state: to a directory outside, or make the path end with a suffix such as *.jsonl"
+            yield nodes[name].problem("in-state", message, at="path", hint=hint)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A glob, taken apart."""
+
+    root: Path
+    """The part without wildcards, as it really is on the disk."""
+    between: tuple[str, ...]
+    """The directories after it, with wildcards."""
+    name: str
+    """What file names must match."""
+
+    @classmethod
+    def of(cls, pattern: str) -> _Reading:
+        if not glob.has_magic(pattern):
+            path = Path(pattern)
+            if path.is_dir():
+                return cls(path.resolve(), (), "*")
+            return cls(path.parent.resolve(), (), path.name)
+        *parts, name = Path(pattern).parts
+        static = []
+        while parts and not glob.has_magic(parts[0]):
+            static.append(parts.pop(0))
+        if name == "**":
+            parts, name = [*parts, "**"], "*"
+        return cls(Path(*static).resolve(), tuple(parts), name)
+
+    def finds(self, directory: Path, names: str) -> bool:
+        """Whether files with such names in the directory would be found."""
+        if not _may_match(self.name, names):
+            return False
+        return self._matches(directory) or any(place == directory for place in self._directories())
+
+    def finds_below(self, state: Path) -> bool:
+        if self.name.endswith(NEVER_IN_STATE):
+            return False
+        if self.root == state or self.root.is_relative_to(state):
+            return True
+        found = self._directories()
+        return self._reaches(state) or any(place.is_relative_to(state) for place in found)
+
+    def _matches(self, directory: Path) -> bool:
+        if directory != self.root and not directory.is_relative_to(self.root):
+            return False
+        return _match(self.between, directory.relative_to(self.root).parts)
+
+    def _reaches(self, state: Path) -> bool:
+        """Whether a directory at or below this one, there or not, would be looked into."""
+        if not state.is_relative_to(self.root):
+            return False
+        steps = state.relative_to(self.root).parts
+        return any(_match(self.between[:count], steps) for count in range(len(self.between) + 1))
+
+    def _directories(self) -> Iterator[Path]:
+        """The directories the glob looks into now, where they really are."""
+        if not self.between:
+            return iter((self.root,))
+        pattern = os.path.join(glob.escape(str(self.root)), *self.between, "")  # noqa: PTH118
+        found = glob.iglob(pattern, recursive=True)  # noqa: PTH207
+        return (Path(name).resolve() for name in islice(found, MOST_DIRECTORIES))
+
+
+def _match(patterns: tuple[str, ...], steps: tuple[str, ...]) -> bool:
+    """Whether these directories, one after the other, are what the patterns say."""
+    if not patterns:
+        return not steps
+    first, rest = patterns[0], patterns[1:]
+    if first == "**":
+        if _match(rest, steps):
+            return True
+        return bool(steps) and not steps[0].startswith(".") and _match(patterns, steps[1:])
+    if not steps or (steps[0].startswith(".") and not first.startswith(".")):
+        return False
+    return fnmatch.fnmatchcase(steps[0], first) and _match(rest, steps[1:])
+
+
+def _may_match(pattern: str, names: str) -> bool:
+    """Whether a file name that matches both may exist. `names` is one name, or `*` and a suffix."""
+    if not names.startswith("*"):
+        return fnmatch.fnmatchcase(names, pattern)
+    tail = names[1:]
+    end = pattern
+    for mark in "*?]":
+        end = end.rpartition(mark)[2]
+    return end.endswith(tail) or tail.endswith(end)

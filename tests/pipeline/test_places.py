@@ -1,0 +1,126 @@
+"""Sources, sinks and the state directory that are in each other's way, however their paths are spelled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from signoff.catalog import default
+from signoff.errors import PipelineError, Problem
+from signoff.pipeline.load import load
+
+FILE = """\
+name: t
+state: {state}
+sources:
+  s: {{type: files, path: "{source}"}}
+sinks:
+  k:
+    type: files
+    input: s
+    path: {sink}
+"""
+
+
+def problems(
+    tmp_path: Path, source: str, sink: str = "./out", state: str = "./state", more: str = ""
+) -> list[Problem]:
+    path = tmp_path / "alarms.yaml"
+    path.write_text(FILE.format(source=source, sink=sink, state=state) + more)
+    try:
+        load(path, default())
+    except PipelineError as error:
+        return list(error.problems)
+    return []
+
+
+def codes(tmp_path: Path, *args: str) -> list[tuple[str, int]]:
+    return [(problem.code, problem.line) for problem in problems(tmp_path, *args)]
+
+
+@pytest.mark.parametrize(
+    ("source", "sink"),
+    [
+        ("./in/*.jsonl", "./in"),
+        ("./in", "in/"),
+        ("in/*", "./x/../in"),
+        ("in/**", "in/deep/er"),
+        ("in/**/*.jsonl", "in/deep"),
+        ("./**/*.jsonl", "out"),
+        ("./*/*.json?", "out"),
+        ("in/*.jsonl", "other"),  # a symlink to in
+        ("other/*.jsonl", "in"),
+        ("in/**/*.jsonl", "elsewhere"),  # in/link leads there
+    ],
+)
+def test_a_sink_that_writes_where_a_source_reads_is_refused(tmp_path: Path, source: str, sink: str) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "other").symlink_to("in")
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "elsewhere")
+    assert ("own-output", 9) in codes(tmp_path, source, sink)
+
+
+@pytest.mark.parametrize(
+    ("source", "sink"),
+    [
+        ("in/*.jsonl", "out"),
+        ("in/*.jsonl", "in/out"),
+        ("in/*.csv", "in"),
+        ("in/a.jsonl", "in/other"),
+        ("./*.jsonl", "out"),
+        ("**/*.csv", "out"),
+        ("in/**/*.jsonl", ".hidden"),
+        ("./**/*.jsonl", ".hidden"),
+    ],
+)
+def test_a_sink_next_to_a_source_is_fine(tmp_path: Path, source: str, sink: str) -> None:
+    (tmp_path / "in").mkdir()
+    assert codes(tmp_path, source, sink) == []
+
+
+def test_a_database_among_the_files_that_are_read_is_refused(tmp_path: Path) -> None:
+    more = "  d: {type: sqlite, input: s, path: ./in/a.db, table: t}\n"
+    (problem,) = problems(tmp_path, "in/*", more=more)
+    assert (problem.code, problem.line) == ("own-output", 10)
+    assert problems(tmp_path, "in/*.jsonl", more=more) == []
+
+
+@pytest.mark.parametrize("sink", ["./state", "./state/log/x", "link/there"])
+def test_a_sink_in_the_state_directory_is_refused(tmp_path: Path, sink: str) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "link").symlink_to("state")
+    assert codes(tmp_path, "in/*", sink) == [("in-state", 9)]
+
+
+@pytest.mark.parametrize(
+    ("source", "state"),
+    [
+        ("in/**", "in/state"),
+        ("in", "in"),
+        ("in/*/*", "in/state"),
+        ("./**/*", "state"),
+        ("./**/*.json", "state"),
+    ],
+)
+def test_a_state_directory_in_what_a_source_reads_is_refused(tmp_path: Path, source: str, state: str) -> None:
+    (tmp_path / "in").mkdir()
+    found = codes(tmp_path, source, "/nowhere/out", state)
+    assert found == [("in-state", 4)]
+
+
+def test_lines_next_to_the_state_directory_are_fine(tmp_path: Path) -> None:
+    assert codes(tmp_path, "./**/*.jsonl", "/nowhere/out") == []
+
+
+def test_a_table_spelled_two_ways_is_one_table(tmp_path: Path) -> None:
+    more = (
+        "  a: {type: sqlite, input: s, path: ./db/a.db, table: Alarms}\n"
+        "  b: {type: sqlite, input: s, path: ./x/../db/a.db, table: alarms}\n"
+        "  c: {type: postgres, input: s, url: 'postgresql://u:1@HOST/db', table: public.alarms}\n"
+        "  d: {type: postgres, input: s, url: 'postgres://v:2@host:5432/db', table: '\"public\".ALARMS'}\n"
+        "  e: {type: postgres, input: s, url: 'postgres://v:2@host:5432/db', table: others}\n"
+    )
+    found = [(problem.code, problem.line) for problem in problems(tmp_path, "in/*", more=more)]
+    assert found == [("same-target", 11), ("same-target", 13)]
