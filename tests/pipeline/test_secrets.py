@@ -7,6 +7,7 @@ import html
 import io
 import json
 import pickle
+import time
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
@@ -265,3 +266,13 @@ def test_a_value_that_is_too_long_to_show_is_masked_before_it_is_cut(tmp_path: P
     secret = "s3cr3t-" * 12
     problem = only_problem(tmp_path, with_fields("first: ${KEY}"), {"KEY": secret})
     assert "s3cr3t" not in str(problem)
+
+
+@pytest.mark.parametrize(
+    "part", ["x", "a:", "://", "a://b:", "?a", "password", "basic ", " ", "&key=", "@", "%41"]
+)
+def test_a_long_text_is_masked_in_no_time(part: str) -> None:
+    register_secret("x" * 20 + "y")
+    began = time.monotonic()
+    redact(part * (1_000_000 // len(part)))
+    assert time.monotonic() - began < 20, "quadratic would be hours"

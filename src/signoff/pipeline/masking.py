@@ -32,7 +32,8 @@ _SHORTEST_BASE64 = 8
 
 _BY_PLACE: tuple[tuple[re.Pattern[str], str], ...] = (
     # The last @ before a slash ends the password: unescaped @ in passwords is common.
-    (re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s/:@\"']*):[^\s/\"']*@"), rf"\1:{MASK}@"),
+    # Bounded, the time for a text grows with its length and not with its square.
+    (re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/:@\"']*):[^\s/\"']*@"), rf"\1:{MASK}@"),
     # Without a colon the user of an HTTP address is a token more often than a name.
     (re.compile(r"(https?://)(?!\*)[^\s/:@\"']+@", re.IGNORECASE), rf"\1{MASK}@"),
     (

@@ -1,17 +1,16 @@
 """Sink `http`: rows posted as JSON to an address (a webhook).
 
-Invariants: a row is signed for when a 2xx answer to the request that held it was read; every other
-answer is transient or permanent by its status alone, and both lists are in the config. A request
-with several rows that is rejected is sent again in halves until the rows at fault stand alone.
+Invariants: a row is signed for when the status of a 2xx answer to the request that held it was read; every
+other answer is transient or permanent by its status alone, and both lists are in the config. A request
+with several rows that is rejected is sent again in halves until the rows at fault stand alone. A request is
+over after `timeout_ms`, however slowly the other side answers.
 
 At least once: a request whose answer is lost is sent again, with the same `Idempotency-Key`.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import ssl
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ import httpx
 import pyarrow as pa
 from pydantic import Field, SecretStr
 
+from signoff.bounded_http import NoAnswer, Reply, Unsendable, ask, client
 from signoff.errors import PermanentError
 from signoff.pipeline.model import SinkConfig
 from signoff.pipeline.secrets import SecretUrl, excerpt, register_secrets_of
@@ -30,6 +30,7 @@ from signoff.sinks.jsontext import json_lines
 from signoff.sinks.refusal import RowsRejected, brief, fit, isolate
 
 _BODY_SHOWN = 200
+_BODY_READ = 64 * 1024
 _SILENT_REQUESTS = 3
 """Requests in a row without any answer after which the rest of a write is not sent (at least as many
 as run at once): a sink that is down costs a few timeouts, not one per row."""
@@ -55,7 +56,7 @@ class HttpSinkConfig(SinkConfig):
     token: SecretStr | None = None
     """Sent as `Authorization: Bearer …`."""
     timeout_ms: int = Field(default=30_000, ge=1)
-    """How long to wait for the connection, and for each part of the answer."""
+    """How long a request may take, from the connection to the end of the answer."""
     transient_statuses: tuple[int, ...] = (408, 425, 429, 500, 502, 503, 504)
     """Statuses after which the rows are sent again. Every other one that is not 2xx refuses them for good."""
     split_statuses: tuple[int, ...] = (400, 413, 422)
@@ -108,10 +109,10 @@ class _HttpWriter(Writer):
         request = _Request(sorted_out.rows.column(EVENT_ID).to_pylist(), lines)
         size = 1 if self._config.mode == "each" else self._config.max_rows
         ranges = [(start, min(start + size, len(lines))) for start in range(0, len(lines), size)]
-        client, pool = self._ready()
+        by, pool = self._ready()
 
         def send(bounds: tuple[int, int]) -> list[Refusal]:
-            return isolate(*bounds, lambda start, end: self._send(client, request, start, end))
+            return isolate(*bounds, lambda start, end: self._send(by, request, start, end))
 
         permanent = [one for refusals in pool.map(send, ranges) for one in refusals]
         return sorted_out.original([*permanent, *request.failed])
@@ -134,7 +135,7 @@ class _HttpWriter(Writer):
             self._pool = ThreadPoolExecutor(self._config.concurrency, "signoff-http")
         return self._client, self._pool
 
-    def _send(self, client: httpx.Client, request: _Request, start: int, end: int) -> None:
+    def _send(self, by: httpx.Client, request: _Request, start: int, end: int) -> None:
         """Send some rows in one request. Raises RowsRejected when they may be accepted in halves,
         or, for a single row, never; notes transient failures in the request."""
         config = self._config
@@ -143,21 +144,27 @@ class _HttpWriter(Writer):
         ids, lines = request.ids[start:end], request.lines[start:end]
         headers = {"Idempotency-Key": _key(ids)}
         try:
-            answer = client.request(
-                config.method, config.url.get(), content=_body(lines, config.mode), headers=headers
+            answer = ask(
+                by,
+                config.method,
+                config.url.get(),
+                content=_body(lines, config.mode),
+                headers=headers,
+                seconds=config.timeout_ms / 1000,
+                most_bytes=_BODY_READ,
             )
-        except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
+        except Unsendable as error:
             raise PermanentError(f"{config.url}: {error}") from error
-        except httpx.HTTPError as error:
+        except NoAnswer as error:
             request.silent += 1
-            return _fail(request, start, end, f"{config.url}: {str(error) or type(error).__name__}")
+            return _fail(request, start, end, f"{config.url}: {error}")
         request.silent = 0
         if answer.is_success:
             return None
-        reason = f"{config.url} answered {answer.status_code} {answer.reason_phrase}: {_excerpt(answer)}"
-        if answer.status_code in config.transient_statuses:
+        reason = f"{config.url} answered {answer.status} {answer.phrase}: {_excerpt(answer)}"
+        if answer.status in config.transient_statuses:
             return _fail(request, start, end, reason)
-        if end - start == 1 or answer.status_code in config.split_statuses:
+        if end - start == 1 or answer.status in config.split_statuses:
             raise RowsRejected(reason)
         said = brief(reason)
         request.failed += [Refusal(index, said, transient=False) for index in range(start, end)]
@@ -172,18 +179,7 @@ def _client(config: HttpSinkConfig) -> httpx.Client:
     if config.token is not None:
         headers["Authorization"] = f"Bearer {config.token.get_secret_value()}"
     secure = config.url.get().lower().startswith("https:") and config.verify_tls
-    return httpx.Client(
-        headers=headers,
-        timeout=config.timeout_ms / 1000,
-        verify=_trusted() if secure else False,
-        limits=httpx.Limits(max_connections=config.concurrency),
-    )
-
-
-@functools.cache
-def _trusted() -> ssl.SSLContext:
-    """Reading the trusted certificates takes longer than a small batch: once per process."""
-    return httpx.create_ssl_context()
+    return client(headers, verify_tls=secure, connections=config.concurrency)
 
 
 def _body(lines: Sequence[bytes], mode: str) -> bytes:
@@ -194,8 +190,10 @@ def _body(lines: Sequence[bytes], mode: str) -> bytes:
 
 
 def _key(ids: Sequence[str]) -> str:
-    """The same for the same rows, on every replay."""
-    return ids[0] if len(ids) == 1 else hashlib.sha256("\n".join(ids).encode()).hexdigest()
+    """The same for the same rows, on every replay; and what a header may hold."""
+    if len(ids) == 1 and ids[0].isascii() and ids[0].isprintable():
+        return ids[0]
+    return hashlib.sha256("\n".join(ids).encode()).hexdigest()
 
 
 def _fail(request: _Request, start: int, end: int, reason: str) -> None:
@@ -203,5 +201,5 @@ def _fail(request: _Request, start: int, end: int, reason: str) -> None:
     request.failed += [Refusal(index, said, transient=True) for index in range(start, end)]
 
 
-def _excerpt(answer: httpx.Response) -> str:
+def _excerpt(answer: Reply) -> str:
     return excerpt(answer.text.strip(), _BODY_SHOWN) or "(no text)"

@@ -79,7 +79,9 @@ cache: {seconds: 300}
     """What becomes of an event the service does not know (404): `null`, it goes on with nulls; `drop`; or
     `error`, and `on_error` applies."""
     timeout_s: float = Field(default=10.0, gt=0, le=600)
-    """How long to wait for the connection, and for each part of the answer."""
+    """How long a request may take, from the connection to the end of the answer."""
+    max_answer_bytes: int = Field(default=16 * 1024**2, ge=1)
+    """Longest answer to a request, unpacked; a longer one is an error."""
     concurrency: int = Field(default=4, ge=1, le=64)
     """Requests at once in each task."""
     tries: int = Field(default=3, ge=1, le=10)

@@ -14,16 +14,11 @@ asked about: a service that is down costs a few timeouts, not one per event.
 
 from __future__ import annotations
 
-import functools
-import json
-import ssl
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -31,6 +26,16 @@ from urllib.parse import quote
 import httpx
 import pyarrow as pa
 
+from signoff.bounded_http import (
+    NoAnswer,
+    Reply,
+    Unsendable,
+    ask,
+    client,
+    json_elements,
+    read_json,
+    retry_after,
+)
 from signoff.pipeline.secrets import KnownSecrets, excerpt, redact
 from signoff.transforms.answers import Answer, said
 
@@ -46,6 +51,8 @@ _SPLIT = (400, 413, 422)
 _MOMENT_S = 2.0
 """How long a request is tried, slow tries and the waits between them together."""
 _SILENT_REQUESTS = 3
+_UNANSWERED = 5
+"""As often as so many requests in a row may a service that answers now and then leave us without answer."""
 _SHOWN = 200
 _WORKERS = 16
 """Steps whose connections and answers one process keeps."""
@@ -75,7 +82,7 @@ class Calls:
 
     def __call__(self, events: pa.Array) -> pa.Array:
         worker = _worker(self.key, self.config)
-        asked = [None if event is None else _request(self.config, event) for event in events.to_pylist()]
+        asked = [None if event is None else _request(self.config, event) for event in _read(events)]
         wanted = [request for request in asked if isinstance(request, _Request)]
         answers = iter(worker.answers(wanted))
         found = [
@@ -96,6 +103,10 @@ def arrow_function(calls: Calls) -> Callable[[pa.Array], pa.Array]:
 
 
 def _request(config: EnrichConfig, event: dict[str, Any]) -> _Request | _Answered:
+    if "unreadable" in event:
+        return _Answered(
+            None, said(Answer.FAILED, "the text of a column it is asked with is not valid UTF-8")
+        )
     parts, values = [], iter(event["values"])
     for text, name, _, _ in Formatter().parse(config.url.get()):
         parts.append(text)
@@ -105,6 +116,18 @@ def _request(config: EnrichConfig, event: dict[str, Any]) -> _Request | _Answere
                 return _Answered(None, said(Answer.FAILED, f'column "{name}" in the address is null'))
             parts.append(quote(value, safe=""))
     return _Request("".join(parts), event["body"])
+
+
+def _read(events: pa.Array) -> Iterator[dict[str, Any] | None]:
+    """The events, also if the text of one of them is not UTF-8."""
+    try:
+        yield from events.to_pylist()
+    except UnicodeDecodeError:
+        for event in events:
+            try:
+                yield event.as_py()
+            except UnicodeDecodeError:
+                yield {"unreadable": True}
 
 
 class _Worker:
@@ -150,6 +173,8 @@ class _Batch:
     client: httpx.Client
     silent: int = 0
     """Requests since the last response of any kind."""
+    unanswered: int = 0
+    """Requests without a response."""
     url: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -158,16 +183,17 @@ class _Batch:
     def ask(self, group: Sequence[_Request]) -> list[_Answered]:
         began, tried = time.monotonic(), 0
         while True:
-            if self.silent >= max(_SILENT_REQUESTS, self.config.concurrency):
+            few = max(_SILENT_REQUESTS, self.config.concurrency)
+            if self.silent >= few or self.unanswered >= _UNANSWERED * few:
                 return self._all(group, Answer.WAITS, f"not asked: {self.url} does not answer")
             tried += 1
             response = self._send(group)
             if isinstance(response, _Answered):
                 return [response] * len(group)
-            if isinstance(response, httpx.Response):
-                if not _not_now(response.status_code):
+            if isinstance(response, Reply):
+                if not _not_now(response.status):
                     return self._read(group, response)
-                reason, wait = self._describe(response), _retry_after(response)
+                reason, wait = self._describe(response), retry_after(response)
             else:
                 reason, wait = f"{self.url}: {response}", None
             wait = self.config.retry.wait_s(tried) if wait is None else wait
@@ -176,45 +202,64 @@ class _Batch:
                 return self._all(group, Answer.WAITS, reason)
             time.sleep(wait)
 
-    def _send(self, group: Sequence[_Request]) -> httpx.Response | str | _Answered:
+    def _send(self, group: Sequence[_Request]) -> Reply | str | _Answered:
         """The response, or why there is none, or why there never will be one."""
         content = group[0].body
         if self.config.batch > 1:
             content = "[" + ",".join(request.body or "null" for request in group) + "]"
         try:
-            response = self.client.request(self.config.method, group[0].url, content=content)
-        except (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.InvalidURL) as error:
+            response = ask(
+                self.client,
+                self.config.method,
+                group[0].url,
+                content=content,
+                seconds=self.config.timeout_s,
+                most_bytes=self.config.max_answer_bytes,
+            )
+            if response.is_success and response.trouble:
+                raise NoAnswer(f"the answer breaks off: {response.trouble}")
+        except Unsendable as error:
             return _Answered(None, said(Answer.FAILED, redact(f"{self.url}: {error}")))
-        except httpx.HTTPError as error:
+        except NoAnswer as error:
             self.silent += 1
-            return str(error) or type(error).__name__
+            self.unanswered += 1
+            return str(error)
         self.silent = 0
         return response
 
-    def _read(self, group: Sequence[_Request], response: httpx.Response) -> list[_Answered]:
+    def _read(self, group: Sequence[_Request], response: Reply) -> list[_Answered]:
+        if response.is_success and not response.whole:
+            most = self.config.max_answer_bytes
+            return self._split(group, f"{self.url} answered with more than {most} bytes (max_answer_bytes)")
         if response.is_success:
             return self._answers(group, response)
-        if response.status_code == 404:
+        if response.status == 404:
             return [self._missing(self._describe(response))] * len(group)
-        if len(group) > 1 and response.status_code in _SPLIT:
-            middle = len(group) // 2
-            return self.ask(group[:middle]) + self.ask(group[middle:])
+        if response.status in _SPLIT:
+            return self._split(group, self._describe(response))
         return self._all(group, Answer.FAILED, self._describe(response))
 
-    def _answers(self, group: Sequence[_Request], response: httpx.Response) -> list[_Answered]:
+    def _split(self, group: Sequence[_Request], reason: str) -> list[_Answered]:
+        """One of several may be at fault: each half is asked about for itself."""
+        if len(group) > 1:
+            middle = len(group) // 2
+            return self.ask(group[:middle]) + self.ask(group[middle:])
+        return self._all(group, Answer.FAILED, reason)
+
+    def _answers(self, group: Sequence[_Request], response: Reply) -> list[_Answered]:
         if self.config.batch == 1 and self.config.schema_ is None:
             return [_Answered(response.text, keep=True)]
         try:
-            value = response.json()
-        except (ValueError, RecursionError) as error:
+            if self.config.batch == 1:
+                return [self._one(*read_json(response.body))]
+            values = json_elements(response.body)
+        except ValueError as error:
             return self._all(group, Answer.FAILED, f"{self.url} did not answer with JSON: {error}")
-        if self.config.batch == 1:
-            return [self._one(value, response.text)]
-        if not isinstance(value, list) or len(value) != len(group):
-            got = f"an array of {len(value)}" if isinstance(value, list) else type(value).__name__
+        if values is None or len(values) != len(group):
+            got = "no array" if values is None else f"an array of {len(values)}"
             reason = f"{self.url} answered with {got} to a request about {len(group)} events"
             return self._all(group, Answer.FAILED, reason)
-        return [self._one(each, json.dumps(each, ensure_ascii=False)) for each in value]
+        return [self._one(value, text) for value, text in values]
 
     def _one(self, value: Any, text: str) -> _Answered:
         if value is None:
@@ -233,9 +278,9 @@ class _Batch:
     def _all(self, group: Sequence[_Request], answer: Answer, reason: str) -> list[_Answered]:
         return [_Answered(None, said(answer, redact(reason)))] * len(group)
 
-    def _describe(self, response: httpx.Response) -> str:
+    def _describe(self, response: Reply) -> str:
         shown = excerpt(response.text.strip(), _SHOWN) or "(no text)"
-        return f"{self.url} answered {response.status_code} {response.reason_phrase}: {shown}"
+        return f"{self.url} answered {response.status} {response.phrase}: {shown}"
 
 
 class _Memory:
@@ -279,31 +324,8 @@ def _client(config: EnrichConfig) -> httpx.Client:
     if config.token is not None:
         headers["Authorization"] = f"Bearer {config.token.get_secret_value()}"
     secure = config.url.get().lower().startswith("https:") and config.verify_tls
-    return httpx.Client(
-        headers=headers,
-        timeout=config.timeout_s,
-        verify=_trusted() if secure else False,
-        limits=httpx.Limits(max_connections=config.concurrency),
-    )
-
-
-@functools.cache
-def _trusted() -> ssl.SSLContext:
-    return httpx.create_ssl_context()
+    return client(headers, verify_tls=secure, connections=config.concurrency)
 
 
 def _not_now(status: int) -> bool:
     return status in _NOT_NOW or status >= 500
-
-
-def _retry_after(response: httpx.Response) -> float | None:
-    """Seconds the service asks to be left alone; it may name a time instead."""
-    text = response.headers.get("Retry-After", "").strip()
-    if text.isascii() and text.isdigit():
-        return float(text)
-    try:
-        until = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    until = until if until.tzinfo else until.replace(tzinfo=UTC)
-    return max((until - datetime.now(UTC)).total_seconds(), 0.0)

@@ -1,0 +1,291 @@
+"""HTTP requests that end: within a time over all of a request, and with an answer of bounded size.
+
+httpx bounds each wait for the network, and a server that sends a byte a second keeps it waiting for ever.
+Here a deadline covers the connection, the request, the headers and the body: every read and write of a
+request gets what is left of its time. (Only the resolver of names has a time of its own, the system's.) An
+answer is read up to a size, and unpacked up to it: a few kilobytes can be gigabytes when they are unpacked.
+
+Whatever else happens is said in two exceptions: `Unsendable`, the request itself is at fault; `NoAnswer`, the
+other side, or the way to it. Nothing else is raised.
+"""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import json
+import re
+import ssl
+import threading
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpcore
+import httpx
+
+_PIECE = 16 * 1024
+_PACKED = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+_BLANK = re.compile(r"[ \t\n\r]*")
+
+
+class Unsendable(Exception):
+    """The request can never be sent: its address, headers or content are not what HTTP allows."""
+
+
+class NoAnswer(Exception):
+    """There was no answer, or no whole one, in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer, or as much of it as was wanted."""
+
+    status: int
+    phrase: str
+    headers: Mapping[str, str]
+    body: bytes
+    whole: bool = True
+    """False: the body is longer than was wanted, or it broke off."""
+    trouble: str = ""
+    """Why the body is not whole, if it broke off."""
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def text(self) -> str:
+        """The body as text that UTF-8 can hold, whatever the answer says it is."""
+        return _text(self.body, self.headers.get("content-type", ""))
+
+
+def client(headers: Mapping[str, str], *, verify_tls: bool, connections: int) -> httpx.Client:
+    """A client for `ask`."""
+    asked = {"Accept-Encoding": "gzip", **headers}
+    made = httpx.Client(
+        headers=asked,
+        verify=_trusted() if verify_tls else False,
+        limits=httpx.Limits(max_connections=connections),
+    )
+    for transport in [made._transport, *made._mounts.values()]:  # those of proxies as well
+        pool = getattr(transport, "_pool", None)
+        if pool is not None:
+            pool._network_backend = _Backend()
+    return made
+
+
+def ask(
+    by: httpx.Client,
+    method: str,
+    url: str,
+    *,
+    content: str | bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    seconds: float,
+    most_bytes: int,
+) -> Reply:
+    """Send a request and read its answer. Raises Unsendable or NoAnswer, and nothing else."""
+    _time.deadline = time.monotonic() + seconds
+    try:
+        request = by.build_request(method, url, content=content, headers=dict(headers or {}), timeout=seconds)
+    except Exception as error:
+        raise Unsendable(_words(error)) from error
+    try:
+        return _received(by.send(request, stream=True), most_bytes)
+    except (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.InvalidURL, UnicodeError) as error:
+        raise Unsendable(_words(error)) from error
+    except Exception as error:
+        raise NoAnswer(_words(error)) from error
+
+
+def retry_after(reply: Reply, now: datetime | None = None) -> float | None:
+    """Seconds the other side asks to be left alone; it may name a time instead, or nonsense."""
+    text = reply.headers.get("retry-after", "").strip()
+    try:
+        if text.isascii() and text.isdigit():
+            return float(text)
+        until = parsedate_to_datetime(text)
+        until = until if until.tzinfo else until.replace(tzinfo=UTC)
+        return max((until - (now or datetime.now(UTC))).total_seconds(), 0.0)
+    except (ValueError, TypeError, IndexError, ArithmeticError):
+        return None
+
+
+def read_json(body: bytes) -> tuple[Any, str]:
+    """A JSON value and its text. Numbers are texts: nothing is lost of long ones. Raises ValueError."""
+    text = _json_text(body)
+    value, end = _decoded(text, _blank(text, 0))
+    if _blank(text, end) != len(text):
+        raise ValueError(f"there is something behind the JSON at {end}")
+    return value, text
+
+
+def json_elements(body: bytes) -> list[tuple[Any, str]] | None:
+    """The elements of a JSON array, each with its own text as it was sent; None if it is none."""
+    text = _json_text(body)
+    value, _ = read_json(body)
+    if not isinstance(value, list):
+        return None
+    place, found = text.index("[") + 1, []
+    for _ in value:
+        place = _blank(text, place)
+        element, end = _decoded(text, place)
+        found.append((element, text[place:end]))
+        place = _blank(text, end) + 1  # the comma, or the end
+    return found
+
+
+def _json_text(body: bytes) -> str:
+    # Escaped halves of surrogates stay escaped; as bytes they are not UTF-8.
+    return body.decode(json.detect_encoding(body)).removeprefix("\ufeff")
+
+
+def _decoded(text: str, place: int) -> tuple[Any, int]:
+    try:
+        return _JSON.raw_decode(text, place)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_JSON = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_no_constant)
+
+
+def _blank(text: str, place: int) -> int:
+    match = _BLANK.match(text, place)
+    return match.end() if match else place
+
+
+def _received(response: httpx.Response, most_bytes: int) -> Reply:
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    body, whole, trouble = bytearray(), True, ""
+    try:
+        for piece in _unpacked(response.iter_raw(), headers.get("content-encoding", ""), most_bytes):
+            body += piece
+            if len(body) > most_bytes:
+                del body[most_bytes:]
+                whole = False
+                break
+    except Exception as error:  # noqa: BLE001 - the status is known: for some it is all that counts
+        whole, trouble = False, _words(error)
+    finally:
+        try:
+            response.close()
+        except Exception as error:  # noqa: BLE001 - the connection is not used again, and that is all
+            trouble = trouble or _words(error)
+    return Reply(response.status_code, response.reason_phrase, headers, bytes(body), whole, trouble)
+
+
+def _unpacked(pieces: Iterable[bytes], encoding: str, most_bytes: int) -> Iterator[bytes]:
+    encoding = encoding.strip().lower()
+    if encoding in ("", "identity"):
+        yield from pieces
+        return
+    if encoding not in _PACKED:
+        raise NoAnswer(f"the answer is packed in a way that was not asked for: {encoding}")
+    unpack = zlib.decompressobj(_PACKED[encoding])
+    done = 0
+    for piece in pieces:
+        while piece:
+            part = unpack.decompress(piece, _PIECE)
+            done += len(part)
+            yield part
+            if done > most_bytes:
+                return
+            piece = unpack.unconsumed_tail
+    yield unpack.flush()
+    if not unpack.eof:
+        raise NoAnswer("the answer breaks off")
+
+
+def _text(body: bytes, kind: str) -> str:
+    found = re.search(r"charset=[\"']?([\w.:-]+)", kind, re.IGNORECASE)
+    try:
+        codec = codecs.lookup(found[1] if found else "utf-8")
+        text = (
+            body.decode(codec.name, "replace") if codec._is_text_encoding else body.decode("utf-8", "replace")
+        )
+    except Exception:  # noqa: BLE001 - a codec of Python's that is none for text raises what it likes
+        text = body.decode("utf-8", "replace")
+    return text.encode("utf-8", "replace").decode()
+
+
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+@functools.cache
+def _trusted() -> ssl.SSLContext:
+    """Reading the trusted certificates takes longer than a small batch: once per process."""
+    return httpx.create_ssl_context()
+
+
+class _Time(threading.local):
+    deadline: float = float("inf")
+
+
+_time = _Time()
+"""When the request of this thread must be over."""
+
+
+def _left(timeout: float | None, otherwise: type[Exception]) -> float:
+    left = _time.deadline - time.monotonic()
+    if left <= 0:
+        raise otherwise("the request took too long")
+    return left if timeout is None else min(timeout, left)
+
+
+class _Stream(httpcore.NetworkStream):
+    def __init__(self, inner: httpcore.NetworkStream) -> None:
+        self._inner = inner
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._inner.read(max_bytes, _left(timeout, httpcore.ReadTimeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        for start in range(0, len(buffer), _PIECE):
+            self._inner.write(buffer[start : start + _PIECE], _left(timeout, httpcore.WriteTimeout))
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        left = _left(timeout, httpcore.ConnectTimeout)
+        return _Stream(self._inner.start_tls(ssl_context, server_hostname, left))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+
+class _Backend(httpcore.NetworkBackend):
+    """Gives each step of a request what is left of its time."""
+
+    def __init__(self) -> None:
+        self._inner = httpcore.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Any = None,
+    ) -> httpcore.NetworkStream:
+        left = _left(timeout, httpcore.ConnectTimeout)
+        return _Stream(self._inner.connect_tcp(host, port, left, local_address, socket_options))
+
+    def connect_unix_socket(
+        self, path: str, timeout: float | None = None, socket_options: Any = None
+    ) -> httpcore.NetworkStream:
+        left = _left(timeout, httpcore.ConnectTimeout)
+        return _Stream(self._inner.connect_unix_socket(path, left, socket_options))
