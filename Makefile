@@ -5,7 +5,7 @@
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
-.PHONY: help setup demo test quick chaos powerloss check bench docs lock clean
+.PHONY: help setup demo test quick chaos fuzz powerloss check bench docs lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' Makefile
@@ -34,6 +34,9 @@ chaos: setup  ## 500,000 messages while every process is killed, 50 times; ARGS=
 powerloss: setup  ## cut the power at many moments: all that was not fsynced is gone; ARGS="--cuts 100 --seed 7"
 	@scripts/set-up-faults
 	@.venv/bin/python -m tests.powerloss.run $(ARGS)
+
+fuzz: setup  ## generated inputs for all that reads what others wrote; ARGS="--count 1000000 --seed 7"
+	@.venv/bin/python -m tests.fuzz.run $(ARGS)
 
 check: setup  ## ruff and mypy only
 	@.venv/bin/ruff check

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -82,6 +83,9 @@ def _root(
 
 def main() -> None:
     """The entry point of the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a name that is no text is shown all the same
+            stream.reconfigure(errors="backslashreplace")
     try:
         app(prog_name="signoff")
     except SignoffError as error:

@@ -74,8 +74,16 @@ def command(
 
     A pipeline, some input and a README.
     """
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise typer.BadParameter(f"{directory} exists and is not empty; nothing was written")
+    try:
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise typer.BadParameter(f"{directory} exists and is not empty; nothing was written")
+        _write(directory)
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write to {directory}: {error.strerror}") from None
+    typer.echo(f"{directory} is ready. Next:\n  cd {directory}\n  signoff run pipeline.yaml --once")
+
+
+def _write(directory: Path) -> None:
     name = _name(directory)
     files = {
         "pipeline.yaml": PIPELINE.format(name=name),
@@ -87,7 +95,6 @@ def command(
         path = directory / relative
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    typer.echo(f"{directory} is ready. Next:\n  cd {directory}\n  signoff run pipeline.yaml --once")
 
 
 def alarms() -> str:

@@ -77,7 +77,7 @@ class EventId:
         """Raises ValueError, with the form that was expected, for anything that is not an event id."""
         source, _, rest = text.partition("/")
         number, _, child = rest.partition("/")
-        if not source or not (number.isascii() and number.isdigit()):
+        if not source or not (number.isascii() and number.isdigit()) or len(number) > 18:
             raise ValueError(f'"{text}" is not an event id; it looks like incoming/17 or incoming/17/3')
         return cls(source, int(number), child)
 

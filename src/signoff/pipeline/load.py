@@ -24,6 +24,8 @@ from signoff.pipeline.problems import did_you_mean, suggestion
 from signoff.pipeline.secrets import redact
 from signoff.pipeline.syntax import BadYaml, Document, Place, parse
 
+MOST_BYTES = 1024**2
+"""Of a pipeline file; ten thousand times a usual one."""
 SECTIONS = {f"{kind}s": kind for kind in KINDS}
 
 
@@ -73,6 +75,10 @@ class _Splitter:
     def __init__(self, document: Document, draft: Draft) -> None:
         self._document = document
         self._draft = draft
+        self._of_node: dict[Place, dict[Place, int]] = {}
+        """The lines of each node: to look through all of them for each node would take for ever."""
+        for place, line in document.lines.items():
+            self._of_node.setdefault(place[:2], {})[place] = line
 
     def split(self) -> Draft:
         draft, value = self._draft, self._document.value
@@ -127,8 +133,8 @@ class _Splitter:
         depth = len(place)
         return {
             ".".join(str(step) for step in below[depth:]): line
-            for below, line in self._document.lines.items()
-            if len(below) > depth and below[:depth] == place
+            for below, line in (self._of_node.get(place, {}) if depth == 2 else self._document.lines).items()
+            if len(below) > depth
         }
 
     def _problem(self, code: str, message: str, place: Place, hint: str = "") -> None:
@@ -138,7 +144,12 @@ class _Splitter:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)  # not all of it: it may be /dev/zero
+        if len(content) > MOST_BYTES:
+            message = f"the file is larger than {MOST_BYTES // 1024} KiB, which no pipeline is"
+            raise _failed("bad-yaml", message, "is it the right file?", path)
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise _failed("bad-yaml", "the file is not UTF-8 text", "save it as UTF-8", path, line) from None
@@ -149,6 +160,8 @@ def _text(path: Path) -> str:
         raise _failed("no-file", "no such file", hint, path) from None
     except OSError as error:
         raise _failed("no-file", f"the file cannot be read: {error.strerror}", "", path) from None
+    except ValueError:  # a path with a NUL
+        raise _failed("no-file", "no file can be called that", "", path) from None
 
 
 def _failed(code: str, message: str, hint: str, path: Path, line: int = 0) -> PipelineError:

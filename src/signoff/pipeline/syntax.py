@@ -20,6 +20,10 @@ Place = tuple[str | int, ...]
 """Where a value stands: keys and list positions from the top."""
 
 MOST_VALUES = 100_000
+MOST_DIGITS = 40
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_UNUSABLE = re.compile("[\x00\ud800-\udfff]")
+"""Characters that no path, SQL or JSON can hold."""
 _NO_TAGS = ("a tag such as !name cannot be used here", "write plain values")
 
 
@@ -118,7 +122,7 @@ class _Reader:
             raise BadYaml("an anchor contains itself", line=line)
         self.document.lines.setdefault(place, line)
         if isinstance(node, yaml.ScalarNode):
-            return self._loader.construct_object(node)
+            return self._scalar(node, line)
         if not node.tag.startswith("tag:yaml.org,2002:") or "python" in node.tag:
             raise BadYaml(*_NO_TAGS, line)
         self._open.add(id(node))
@@ -129,6 +133,22 @@ class _Reader:
             return self._mapping(node, place)
         finally:
             self._open.discard(id(node))
+
+    def _scalar(self, node: yaml.ScalarNode, line: int) -> Any:
+        if len(node.value) > MOST_DIGITS and node.tag in _NUMBERS:
+            raise BadYaml(f"a number of {len(node.value)} digits", "put it in quotes if it is a text", line)
+        try:
+            value = self._loader.construct_object(node)
+        except (ValueError, LookupError, AttributeError, ArithmeticError, TypeError):  # PyYAML trusts `!!int`
+            kind = node.tag.rpartition(":")[2]
+            raise BadYaml(
+                f"{node.value[:60]!r} is not a value of the type !!{kind}", *_NO_TAGS[1:], line
+            ) from None
+        if not isinstance(value, str | int | float | None):
+            raise BadYaml(*_NO_TAGS, line)
+        if isinstance(value, str):
+            _refuse_unusable(value, line)
+        return value
 
     def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -141,6 +161,7 @@ class _Reader:
                 merged = {**self._merged(value_node, place, line), **merged}
                 continue
             key = str(key_node.value)
+            _refuse_unusable(key, line)
             here = (*place, key)
             if key in values:
                 self.document.repeated.append(Repeated(here, line, self.document.lines[here]))
@@ -157,6 +178,11 @@ class _Reader:
                 raise BadYaml("<< must name a mapping", line=line)
             merged = {**part, **merged}
         return merged
+
+
+def _refuse_unusable(text: str, line: int) -> None:
+    if found := _UNUSABLE.search(text):
+        raise BadYaml(f"the character U+{ord(found[0]):04X} may not be in a value", "remove it", line)
 
 
 def _explained(error: yaml.MarkedYAMLError) -> BadYaml:

@@ -1,0 +1,71 @@
+"""`make fuzz`: feed every target, and say which input it was when one fails.
+
+make fuzz ARGS="--count 1000000 --seed 7"        # what is fast gets more of them
+make fuzz ARGS="--only csv:7:123"                # one input once more
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import time
+import traceback
+
+from tests.fuzz.targets import TARGETS, Target, one
+
+MODULES = ("pipelines", "files")
+"""Modules of this package with targets."""
+SLOW_S = 10.0
+"""One input that takes longer counts as one that does not end."""
+
+
+def load_targets() -> dict[str, Target]:
+    for module in MODULES:
+        importlib.import_module(f"tests.fuzz.{module}")
+    return TARGETS
+
+
+def feed(name: str, count: int, seed: int) -> list[str]:
+    """Feed one target; returns the inputs that failed."""
+    failed = []
+    for number in range(count):
+        began = time.monotonic()
+        try:
+            one(name, number, seed)
+        except Exception:  # noqa: BLE001 - that is what is looked for
+            failed.append(f"{name}:{seed}:{number}")
+            print(f"FAILED {failed[-1]}\n{traceback.format_exc()}", flush=True)
+        if time.monotonic() - began > SLOW_S:
+            failed.append(f"{name}:{seed}:{number} took {time.monotonic() - began:.0f} s")
+    return failed
+
+
+def main() -> int:
+    """Feed all, or one."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--target", action="append", help="only these (again and again)")
+    parser.add_argument("--only", help="one input, name:seed:number")
+    options = parser.parse_args()
+    targets = load_targets()
+    if options.only:
+        name, seed, number = options.only.split(":")
+        one(name, int(number), int(seed))
+        return 0
+    chosen = [targets[name] for name in options.target or targets]
+    shares = sum(target.weight for target in chosen)
+    failed: list[str] = []
+    for target in chosen:
+        count = max(1, options.count * target.weight // shares)
+        began = time.monotonic()
+        failed += feed(target.name, count, options.seed)
+        print(f"{target.name:20} {count:9,} inputs {time.monotonic() - began:7.1f} s", flush=True)
+    print(f"{len(failed)} failed{': ' if failed else ''}{', '.join(failed[:20])}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

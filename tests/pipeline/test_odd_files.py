@@ -1,0 +1,114 @@
+"""Pipeline files and arguments that nobody writes on purpose get an answer, and no traceback."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from signoff.catalog import default
+from signoff.cli import app
+from signoff.errors import PipelineError, Problem, SignoffError
+from signoff.pipeline.load import load
+
+GOOD = "name: t\nsources:\n  s: {type: files, path: ./in}\nsinks:\n  k: {type: console, input: s}\n"
+
+
+def problems(path: Path) -> list[Problem]:
+    with pytest.raises(PipelineError) as raised:
+        load(path, default())
+    return list(raised.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("!!int abc", "is not a value of the type !!int"),
+        ('!!int ""', "is not a value of the type !!int"),
+        ("!!float x", "is not a value of the type !!float"),
+        ("!!bool maybe", "is not a value of the type !!bool"),
+        ("!!timestamp never", "is not a value of the type !!timestamp"),
+        ("!!timestamp 2021-01-01", "a tag such as !name"),
+        ("!!binary aGVsbG8=", "a tag such as !name"),
+        ("!!null x", "must be"),
+        ("9" * 5000, "a number of 5000 digits"),
+        ("1." + "9" * 5000, "a number of 5002 digits"),
+        ('"./in\\0"', "the character U+0000 may not be in a value"),
+        ('"./in\\ud800"', "U+D800"),
+        ("!!python/name:os.system x", "a tag such as !name"),
+    ],
+)
+def test_a_value_that_cannot_be_one_has_its_line(tmp_path: Path, value: str, says: str) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(GOOD.replace("./in", value))
+    (problem,) = problems(path)
+    assert (problem.line, problem.file) == (3, str(path))
+    assert says in str(problem)
+
+
+def test_a_huge_file_is_answered_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    with path.open("wb") as file:
+        file.truncate(300 * 1024**2)
+    (problem,) = problems(path)
+    assert (problem.code, problem.message) == (
+        "bad-yaml",
+        "the file is larger than 1024 KiB, which no pipeline is",
+    )
+    assert problems(Path("/dev/zero"))[0].code == "bad-yaml"
+
+
+def test_many_nodes_are_answered_in_a_time_that_grows_with_them(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text("name: t\nsources:\n" + "".join(f"  n{number}: {{}}\n" for number in range(3000)))
+    assert len(problems(path)) > 3000
+
+
+@pytest.mark.parametrize(
+    "name", ["", "folder", "nowhere.yaml", "file/x.yaml", "x" * 300, "nul\0", "\udcff.yaml"]
+)
+def test_a_path_that_is_no_pipeline_file_is_a_problem(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    assert problems(tmp_path / name)[0].code == "no-file"
+
+
+@pytest.mark.parametrize(
+    "command", [["explain"], ["dead-letters", "show"], ["dead-letters", "drop"], ["buffers", "drop"]]
+)
+@pytest.mark.parametrize(
+    "event",
+    [
+        "s/0",
+        "s/-1",
+        f"s/{9 * 10**30}",
+        "s",
+        "/",
+        "",
+        "x/1",
+        "s/1/2",
+        "s/0x1",
+        "-1",
+        "s/ 1",
+        "k/1",
+        "s/\udcff",
+    ],
+)
+def test_no_event_id_is_answered_with_a_traceback(tmp_path: Path, command: list[str], event: str) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(GOOD)
+    result = CliRunner().invoke(app, [*command, str(path), event])
+    assert result.exception is None or isinstance(result.exception, SystemExit | SignoffError)
+
+
+@pytest.mark.parametrize("where", ["/proc/x", "file/x", "x" * 300, "file"])
+def test_a_project_that_cannot_be_written_is_wrong_usage(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").write_text("")
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    try:
+        assert CliRunner().invoke(app, ["new", where]).exit_code == 2
+    finally:
+        os.chdir(before)
