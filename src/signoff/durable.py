@@ -46,11 +46,18 @@ def make_directory(directory: Path) -> None:
         directory = directory.parent
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def write_whole(path: Path, content: bytes) -> None:
-    """Write `path` durably: written aside, fsynced, renamed over. On an error nothing has changed."""
+    """Write `path` durably: written aside, fsynced, renamed over. On an error nothing has changed.
+
+    Nobody but the user can read it.
+    """
     aside = path.with_name(path.name + TEMPORARY)
     try:
-        with open(aside, "wb") as file:
+        with open(aside, "wb", opener=_private) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from signoff.errors import LogError
-from signoff.intake.deadlines import MOST_AT_ONCE, MOST_ENTRIES, Deadlines
+from signoff.intake.deadlines import MOST_AT_ONCE, MOST_ENTRIES, Deadlines, Received
 from signoff.log import LogReader, LogWriter
 from signoff.pipeline.model import LogSettings
 from signoff.sources.contract import EVENT_SCHEMA
@@ -33,6 +33,11 @@ def logged(directory: Path, *batches: pa.RecordBatch) -> LogReader:
         writer.sync()
     writer.close()
     return LogReader(directory)
+
+
+def at(now: float) -> Received:
+    """A monotonic clock that shows this at `NOW`, and a time of day that nobody has set."""
+    return lambda _, time_of_day: now - (NOW.timestamp() - time_of_day)
 
 
 def fixed(within_s: float = 10.0) -> Deadlines:
@@ -151,7 +156,7 @@ def test_no_event_is_due_before_its_deadline_or_long_after(
 def test_after_a_restart_the_times_are_found_in_the_log(tmp_path: Path) -> None:
     log = logged(tmp_path, events(50, 50, 9), events(5), events(1))
     deadlines = fixed()
-    deadlines.recall(log, 1, now=1000.0, time_of_day=NOW.timestamp())
+    deadlines.recall(log, 1, now=1000.0, received=at(1000.0))
     assert list(deadlines.due(1000.9)) == []
     assert deadlines.due(1001.0) == range(1, 3)
     assert deadlines.due(1005.0) == range(1, 4)
@@ -160,13 +165,13 @@ def test_after_a_restart_the_times_are_found_in_the_log(tmp_path: Path) -> None:
 
 def test_what_is_too_old_after_a_restart_is_due_at_once(tmp_path: Path) -> None:
     deadlines = fixed()
-    deadlines.recall(logged(tmp_path, events(3600, 3600)), 0, now=5.0, time_of_day=NOW.timestamp())
+    deadlines.recall(logged(tmp_path, events(3600, 3600)), 0, now=5.0, received=at(5.0))
     assert deadlines.due(5.0) == range(2)
 
 
 def test_a_start_counts_as_progress_where_there_is_a_lease_but_the_cap_holds(tmp_path: Path) -> None:
     deadlines = Deadlines(10.0, 100.0, now=1000.0)
-    deadlines.recall(logged(tmp_path, events(99), events(50)), 0, now=1000.0, time_of_day=NOW.timestamp())
+    deadlines.recall(logged(tmp_path, events(99), events(50)), 0, now=1000.0, received=at(1000.0))
     assert list(deadlines.due(1000.9)) == []
     assert deadlines.due(1001.0) == range(1)
     assert deadlines.due(1010.0) == range(2)
@@ -175,15 +180,23 @@ def test_a_start_counts_as_progress_where_there_is_a_lease_but_the_cap_holds(tmp
 def test_an_event_from_the_future_has_its_whole_time(tmp_path: Path) -> None:
     """Somebody has set the clock back."""
     deadlines = fixed()
-    deadlines.recall(logged(tmp_path, events(-3600)), 0, now=5.0, time_of_day=NOW.timestamp())
+    deadlines.recall(logged(tmp_path, events(-3600)), 0, now=5.0, received=at(5.0))
+    assert list(deadlines.due(14.9)) == []
+    assert deadlines.due(15.0) == range(1)
+
+
+def test_an_event_whose_age_nobody_knows_has_its_whole_time(tmp_path: Path) -> None:
+    """The machine was restarted, and its clock may be wrong."""
+    deadlines = fixed()
+    deadlines.recall(logged(tmp_path, events(3600)), 0, now=5.0, received=lambda *_: None)
     assert list(deadlines.due(14.9)) == []
     assert deadlines.due(15.0) == range(1)
 
 
 def test_a_log_that_is_empty_or_all_settled_has_no_deadlines(tmp_path: Path) -> None:
     deadlines = fixed()
-    deadlines.recall(LogReader(tmp_path / "none"), 0, now=5.0, time_of_day=NOW.timestamp())
-    deadlines.recall(logged(tmp_path / "log", events(5, 5)), 2, now=5.0, time_of_day=NOW.timestamp())
+    deadlines.recall(LogReader(tmp_path / "none"), 0, now=5.0, received=at(5.0))
+    deadlines.recall(logged(tmp_path / "log", events(5, 5)), 2, now=5.0, received=at(5.0))
     assert len(deadlines) == 0
 
 
@@ -200,9 +213,9 @@ def test_a_log_that_is_trimmed_while_it_is_read_is_read_again(tmp_path: Path) ->
 
     logged(tmp_path, events(1), events(1))
     deadlines = fixed()
-    deadlines.recall(Trimmed(tmp_path), 0, now=5.0, time_of_day=NOW.timestamp())
+    deadlines.recall(Trimmed(tmp_path), 0, now=5.0, received=at(5.0))
     assert deadlines.due(100.0) == range(2)
     log = Trimmed(tmp_path)
     log.reads = -100
     with pytest.raises(LogError):
-        deadlines.recall(log, 0, now=5.0, time_of_day=NOW.timestamp())
+        deadlines.recall(log, 0, now=5.0, received=at(5.0))

@@ -20,7 +20,7 @@ def clock() -> Clock:
 @pytest.fixture
 def holding(clock: Clock, caplog: pytest.LogCaptureFixture) -> Holding:
     caplog.set_level(logging.INFO)
-    return Holding("incoming", logging.getLogger("signoff.test"), clock)
+    return Holding("incoming", logging.getLogger("signoff.test"), clock, clock)
 
 
 def look(holding: Holding, clock: Clock, reason: str, seconds: float) -> None:

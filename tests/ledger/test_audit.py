@@ -58,7 +58,7 @@ def test_account_that_adds_up_is_balanced(filled: Path) -> None:
     assert json.dumps(report.as_dict()) == (
         '{"sources": {"incoming": {"received": 10, "delivered": 3, "dropped": 3, "dead_lettered": 1, '
         '"refused": 0, "expired": 0, "in_flight": 3}}, "buffers": {}, '
-        '"balanced": true, "ignored": {"incoming": 0}}'
+        '"balanced": true, "ignored": {"incoming": 0}, "stranded": []}'
     )
 
 

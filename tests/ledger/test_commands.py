@@ -74,6 +74,7 @@ def test_audit_prints_the_account_as_json(filled: Path) -> None:
         "buffers": {},
         "balanced": True,
         "ignored": {"incoming": 0},
+        "stranded": [],
     }  # fmt: skip
 
 

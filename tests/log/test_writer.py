@@ -14,6 +14,9 @@ import pytest
 from signoff.errors import LogError, LogFull, LogNoSpace
 from signoff.log import LogReader, LogWriter, trim
 from signoff.log import writer as writer_module
+from signoff.log.segment import list_segments, segment_path
+from signoff.pipeline.model import LogSettings
+from signoff.sources.contract import EVENT_SCHEMA
 from tests.log.events import batch, numbered, payload, payloads, segments, small_settings, write
 
 
@@ -298,3 +301,45 @@ def test_close_syncs_what_is_pending_and_may_be_called_twice(directory: Path, se
     writer.close()
     writer.close()
     assert LogReader(directory).head() == 2
+
+
+def _at(*micros: int) -> pa.RecordBatch:
+    rows = [{"payload": b"x", "received_at": moment} for moment in micros]
+    return pa.RecordBatch.from_pylist(rows, schema=EVENT_SCHEMA)
+
+
+def _times(directory: Path) -> list[int]:
+    log = LogReader(directory)
+    read = log.read(log.first(), log.head(), ["received_at"])
+    return [moment.value for _, events in read for moment in events.column("received_at")]
+
+
+@pytest.mark.parametrize(
+    "between", ["one writer", "two writers", "a new segment", "a segment of an old release"]
+)
+def test_times_of_receipt_never_go_backwards(tmp_path: Path, between: str) -> None:
+    small = "segment" in between
+    settings = LogSettings(max_bytes=1024**2, segment_bytes=64 * 1024)
+    writer = LogWriter(tmp_path, settings)
+    writer.append(_at(*([7_200_000_000] * (5000 if small else 3))))
+    writer.sync()
+    if between != "one writer":
+        writer.close()
+        last = segment_path(tmp_path, list_segments(tmp_path)[-1])
+        if small:
+            assert last.stat().st_size == 64, "the newest segment is empty"
+        if between == "a segment of an old release":
+            last.write_bytes(last.read_bytes()[:52] + bytes(12))
+        writer = LogWriter(tmp_path, settings)
+    writer.append(_at(3_600_000_000, 3_600_000_001))
+    writer.append(_at(7_300_000_000, 7_200_000_001))
+    writer.close()
+    assert _times(tmp_path)[-4:] == [7_200_000_000, 7_200_000_000, 7_300_000_000, 7_300_000_000]
+
+
+def test_a_clock_that_is_behind_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = LogWriter(tmp_path, LogSettings())
+    for moment in (7_200_000_000, 1, 2, 7_200_000_001, 3):
+        writer.append(_at(moment))
+    writer.close()
+    assert caplog.text.count("behind the last event's time of receipt") == 2

@@ -62,6 +62,15 @@ PROMISES: dict[str, dict[int, str]] = {
         36: "Late events have an output of their own, and are settled.",
         37: "Disorder within the allowed lateness changes no window.",
     },
+    "Repeats, clocks, changes of the pipeline": {
+        41: "A duplicate shares the fate of the event it repeats; a null key is never a duplicate.",
+        42: "The clock jumps by an hour: no event is dropped, no window closes early, nothing expires early.",
+        43: "Log and ledger that do not belong together are refused before anything is received.",
+        44: "A node or source is renamed or removed while rows are owed: nothing counts as done that was not "
+        "delivered, and it is said what waits and how to finish it or give it up.",
+        45: "Everything that was not fsynced is gone: nothing is lost, nothing is delivered under two ids.",
+        46: "No message, header, file or request stops its source; no slow client keeps others out.",
+    },
     "Account": {
         38: "Received = delivered + dropped + dead-lettered + refused + expired + in flight, at any moment.",
         39: "Where an event is, and why it is not acknowledged, has an answer.",

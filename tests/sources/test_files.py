@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
+from signoff.clock import ClockWatch
 from signoff.errors import SourceError
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source
 from signoff.sources.files import FilesConfig
@@ -722,6 +723,8 @@ def test_a_look_at_many_kept_files_goes_on_in_steps_and_rests(tmp_path: Path, fo
     source = opened(tmp_path, once=False, poll_ms=10)
     serve(source)
     search = source._search  # type: ignore[attr-defined]
+    while search._look is not None:  # one that was under way
+        search.step(0.0)
     before, search.look_at = search.looked_at, 0.0
     assert search.step(0.0) is None
     assert search.looked_at - before < 100
@@ -730,3 +733,17 @@ def test_a_look_at_many_kept_files_goes_on_in_steps_and_rests(tmp_path: Path, fo
     assert search.looked_at - before == 500
     assert search.look_at > time.monotonic() + 0.5 * 4 * search._spent
     source.close()
+
+
+@pytest.mark.parametrize("step", [3600, -3600])
+def test_a_clock_that_is_set_makes_no_file_look_complete(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    source = opened(tmp_path, once=False, settle_ms=60_000)
+    search = source._search  # type: ignore[attr-defined]
+    search._trusted_from -= 3600  # it runs for an hour
+    search._clock = ClockWatch(lambda: time.time())
+    (folder / "new.jsonl").write_text("half of a li")
+    later = time.time() + step
+    monkeypatch.setattr("time.time", lambda: later)
+    assert payloads(drain(source, patience=5)) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -248,3 +249,13 @@ def test_late_events_are_counted_once_by_keys(tmp_path: Path, folded: bool) -> N
         marks.fold_late("a", 10)
         marks.fold_late("a", 10)
     assert marks.late() == {'{"sensor":121}': 5, '{"sensor":115}': 1}
+
+
+def test_a_clock_that_is_set_is_no_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marks = Marks(tmp_path / "marks.db", Progress(0, idle_after=60.0), ["a"])
+    do(marks, 0, seen(100))
+    hour = time.time() + 3600
+    monkeypatch.setattr("time.time", lambda: hour)
+    assert marks.silent() == {}
+    again = Marks(tmp_path / "marks.db", Progress(0, idle_after=60.0), ["a"])
+    assert again.silent() == {}, "a new process waits anew"

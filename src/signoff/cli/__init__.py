@@ -26,6 +26,7 @@ COMMANDS = {
     "explain": "signoff.cli.explain",
     "dead-letters": "signoff.cli.dead_letters",
     "buffers": "signoff.cli.buffers",
+    "sources": "signoff.cli.sources",
     "check": "signoff.cli.check",
     "graph": "signoff.cli.graph",
     "describe": "signoff.cli.describe",

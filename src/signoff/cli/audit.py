@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import typer
 
 from signoff.cli.reading import AsJson, PipelineFile, dash, load_for_reading, table
+from signoff.engine.belonging import Belonging
+from signoff.ledger import Ledger
 from signoff.ledger.audit import Audit, audit
 from signoff.log import LogReader
 
@@ -17,7 +20,11 @@ def command(file: PipelineFile, as_json: AsJson = False) -> None:
     Exits with 1 when an account does not add up, or log, ledger and dead letters contradict each other;
     each finding is printed to standard error.
     """
-    report = audit(load_for_reading(file), LogReader)
+    graph = load_for_reading(file)
+    report = audit(graph, LogReader)
+    with Ledger(graph.state / "ledger.db", readonly=True) as ledger:
+        mixed = Belonging(graph.state, ledger, LogReader).misfits(graph.sources.keys())
+    report = replace(report, findings=(*report.findings, *mixed))
     if as_json:
         typer.echo(json.dumps(report.as_dict()))
     else:
@@ -41,6 +48,12 @@ def _print(report: Audit) -> None:
     for source, number in report.ignored.items():
         if number:
             typer.echo(f"{source}: {number} outcomes came for events settled already, and were ignored")
+    for source in report.stranded:
+        left = report.accounts[source].in_flight
+        typer.echo(
+            f"{source} is not in the pipeline any more, and {left} of its events are not settled: see "
+            "signoff sources --help"
+        )
     if report.balanced:
         typer.echo("balanced: received = delivered + dropped + dead-lettered + refused + expired + in flight")
     else:

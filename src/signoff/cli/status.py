@@ -10,6 +10,7 @@ import typer
 
 from signoff.cli.reading import AsJson, PipelineFile, dash, load_for_reading, table, when
 from signoff.engine.buffers import read_buffers
+from signoff.engine.giving_up import stranded
 from signoff.ledger import DeadLetters, Ledger, RunLock
 from signoff.ledger.departures import Departure
 from signoff.log import LogReader
@@ -47,6 +48,7 @@ def read_status(graph: Graph) -> dict[str, Any]:
             "sources": {
                 name: _source(state, name, ledger, engine, pid is not None) for name in graph.sources
             },
+            "stranded": {name: account.as_dict() for name, account in stranded(graph, ledger).items()},
             "sinks": {name: _sink(name, ledger) for name in graph.sinks},
             "left_at": [_departure(departure) for departure in ledger.departures()],
             "buffers": {name: buffer.as_dict() for name, buffer in read_buffers(graph, ledger).items()},
@@ -134,6 +136,11 @@ def _print(found: dict[str, Any]) -> None:
             typer.echo(f"{name} is held back since {held['since']}: {held['reason']}")
         if ignored := source["ignored"]:
             typer.echo(f"{name}: {ignored} outcomes came for events settled already, and were ignored")
+    for name, account in found["stranded"].items():
+        typer.echo(
+            f"{name} is not in the pipeline any more, and {account['in_flight']} of its events are not "
+            "settled: see signoff sources --help"
+        )
     rows = [[name, sink["rows"], _health(sink)] for name, sink in found["sinks"].items()]
     typer.echo(table(["sink", "rows", "state"], rows, right=["rows"]))
     if found["left_at"]:

@@ -23,6 +23,7 @@ from signoff.engine.engine import Engine
 from signoff.engine.lock import engine_lock
 from signoff.errors import PipelineError, SignoffError
 from signoff.pipeline.secrets import redact
+from signoff.private import make_state
 from signoff.watch.logs import set_up_logging
 
 logger = logging.getLogger("signoff.engine")
@@ -55,7 +56,7 @@ def run(file: Path, control: Control) -> int:
     from signoff.pipeline.load import load
 
     graph = load(file, default())
-    graph.state.mkdir(parents=True, exist_ok=True)
+    make_state(graph.state)
     with engine_lock(graph.state):
         engine = Engine(graph, control)
         try:

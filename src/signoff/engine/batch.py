@@ -147,6 +147,8 @@ class BatchRunner:
     _alone: threading.Lock = field(default_factory=threading.Lock)
     """Held for what two passes must not do at once."""
     _isolating: threading.Lock = field(default_factory=threading.Lock)
+    _failing: dict[tuple[int, str, float], float] = field(default_factory=dict)
+    """Batches and sinks that fail on them, and when this run has found that first."""
     _measured: int = 0
     """Passes under way over large events."""
 
@@ -236,8 +238,13 @@ class BatchRunner:
             config = self.sinks[name].config if name in self.sinks else None
             if patience is None or not isinstance(config, HandoverConfig) or not config.outside:
                 continue
-            if state.handed and state.since is not None and time.time() - state.since > patience:
+            if state.handed and self._failing_s(known.ref.start, name, state) > patience:
                 raise GaveUp(f'the pipeline behind sink "{name}" has not answered for {patience:.0f} s')
+
+    def _failing_s(self, start: int, name: str, state: SinkState) -> float:
+        """How long this run knows that a sink fails on a batch; the time of day may have been set since."""
+        now = time.monotonic()
+        return 0.0 if state.since is None else now - self._failing.setdefault((start, name, state.since), now)
 
     def _due_sinks(self, known: BatchState, due: Mapping[str, float]) -> dict[str, SinkState]:
         """The sinks to ask now; waits when all that still owe have been asked a moment ago."""
@@ -517,7 +524,7 @@ class BatchRunner:
         waits = Wait.parse(name)
         who = f'step "{waits.step}"' if waits else f'sink "{name}"'
         patience = self.control.patience_s
-        if patience is not None and state.since is not None and time.time() - state.since > patience:
+        if patience is not None and self._failing_s(batch.start, name, state) > patience:
             raise GaveUp(f"{who} still fails after {patience:.0f} s: {state.error}")
         if waits is None:
             retry = self.sinks[name].config.retry

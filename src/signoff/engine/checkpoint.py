@@ -18,10 +18,11 @@ import logging
 import time
 from pathlib import Path
 
-from signoff.durable import make_directory, write_whole
+from signoff.durable import write_whole
 from signoff.engine.checkpoint_sync import SyncedFiles
 from signoff.errors import EngineError
 from signoff.pipeline.graph import Graph
+from signoff.private import make_private
 from signoff.transforms.contract import Transform
 
 logger = logging.getLogger(__name__)
@@ -53,9 +54,16 @@ class Checkpoint:
 
     def watermark_ms(self, batch_id: int) -> int:
         """The watermark that a batch was done with: all windows that end there or before are closed by it."""
+        return self._metadata(batch_id, "batchWatermarkMs")
+
+    def time_ms(self, batch_id: int) -> int:
+        """The time at which Spark began a batch, which is the same when it is done again."""
+        return self._metadata(batch_id, "batchTimestampMs")
+
+    def _metadata(self, batch_id: int, name: str) -> int:
         try:
             lines = (self.path / "offsets" / str(batch_id)).read_text().splitlines()
-            return int(json.loads(lines[1])["batchWatermarkMs"])
+            return int(json.loads(lines[1])[name])
         except (OSError, ValueError, IndexError, KeyError, TypeError) as error:
             raise self._damaged(batch_id, error) from error
 
@@ -64,7 +72,7 @@ class Checkpoint:
 
     def begin(self, first: int) -> None:
         """Note where the first batch begins: Spark does not, and after a kill it asks again."""
-        make_directory(self.path.parent)
+        make_private(self.path.parent)
         write_whole(self._first_file, str(first).encode())
         self.synced.begin()
 

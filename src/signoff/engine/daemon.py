@@ -14,6 +14,7 @@ from typing import Any
 from pyspark import daemon
 
 from signoff.engine.worker_errors import take_over
+from signoff.private import as_the_user
 
 _OF_TASKS = (
     "pandas",
@@ -37,6 +38,7 @@ def _quiet_worker(sock: Any, authenticated: bool) -> int:
 
 def main() -> None:
     """Load, then be the daemon. Other workers than those of tasks plan a data source, and end."""
+    as_the_user()  # what sinks write is the user's
     if len(sys.argv) > 1 and sys.argv[1] == "pyspark.worker":
         for name in _OF_TASKS:
             importlib.import_module(name)

@@ -29,6 +29,7 @@ from signoff.engine.receipts import Receipt, read_receipts, write_receipt
 from signoff.engine.result import RESULT_SCHEMA, Kind, Result, pack_rows, to_batch
 from signoff.errors import PermanentError, SinkError, TransientError
 from signoff.ledger.sequences import from_numpy, to_bytes
+from signoff.ledger.store import no_room
 from signoff.log.shared_disk import prove_shared
 from signoff.pipeline.model import Retry
 from signoff.pipeline.secrets import KnownSecrets, redact
@@ -168,10 +169,19 @@ class Pass:
                 for server in unwritten:
                     # The receipt it was spared this work by must not be replaced by one that says nothing.
                     if server.complete and span not in server.task.covered:
-                        write_receipt(receipts, server.task.name, part, span, server.results())
+                        _sign(receipts, server, part, span)
                 unwritten = []
         collected = [result for server in servers for result in server.results()] + known
         yield to_batch(collected) if collected else pa.RecordBatch.from_pylist([], schema=RESULT_SCHEMA)
+
+
+def _sign(directory: Path, server: _Server, part: Part, span: Span) -> None:
+    """Without a receipt the sink is written again after a kill: no reason to fail where there is no room."""
+    try:
+        write_receipt(directory, server.task.name, part, span, server.results())
+    except OSError as error:
+        if not no_room(error):
+            raise
 
 
 @dataclass

@@ -31,14 +31,17 @@ from signoff.engine.query import Shared, SourceQuery
 from signoff.engine.ranges import RangeQuery
 from signoff.engine.replay import Replayer
 from signoff.engine.returns import ResultsBearer, build_returns
+from signoff.engine.room import Room
 from signoff.engine.stream import StreamQuery
 from signoff.engine.windows import Silence, WindowQuery, way_to
 from signoff.errors import PermanentError, StateError, TransientError
 from signoff.intake.holding import Held
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
+from signoff.ledger.store import no_room
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.secrets import redact
+from signoff.private import make_state, opener
 from signoff.state.folds import FoldIntake
 from signoff.state.windowing import WindowIntake
 from signoff.transforms.contract import Transform
@@ -52,6 +55,8 @@ _REPLAYS_S = 0.5
 _TIDY_S = 0.2
 _RESTART_FIRST_S = 0.5
 _RESTART_MOST_S = 30.0
+_ROOM_S = 1.0
+"""How soon a query is started again that has failed for lack of room."""
 _STEADY_S = 60.0
 """A query that ran this long is started again at once when it fails."""
 _MOST_RESTARTS = 4
@@ -65,14 +70,15 @@ class Engine:
 
     def __init__(self, graph: Graph, control: Control, spark: SparkSession | None = None) -> None:
         self.graph, self.control = graph, control
-        graph.state.mkdir(parents=True, exist_ok=True)
+        make_state(graph.state)
         self.status = EngineStatus(graph.state)
         self.status.report("starting")
         self._owns_session = spark is None
         self.cluster = Cluster.start(graph) if spark is None else Cluster(spark)
         self.spark = self.cluster.spark
-        self.ledger = Ledger(graph.state / "ledger.db")
-        self.letters = DeadLetters(graph.state / "dead_letters.db")
+        self.room = Room()
+        self.ledger = self.room.wait_for(lambda: Ledger(graph.state / "ledger.db"), control)
+        self.letters = self.room.wait_for(lambda: DeadLetters(graph.state / "dead_letters.db"), control)
         parts = build_parts(graph, self.spark, self.ledger, self.letters, control)
         self.sinks = {name: entry for part in reversed(parts) for name, entry in part.sinks.items()}
         self._entries = [(name, entry) for part in parts for name, entry in part.sinks.items()]
@@ -96,6 +102,7 @@ class Engine:
             if isinstance(entry.sink, WindowIntake)
         ]
         self._restart_at: dict[str, tuple[float, float]] = {}
+        self._replays_at = self._tidy_at = 0.0
 
         for joint in (joint for joint in joints if isinstance(joint, WindowJoint)):
             query, intake = self.queries[joint.source], self.sinks[joint.sink].sink
@@ -110,45 +117,54 @@ class Engine:
 
     def run(self) -> str | None:
         """Run until stopped and drained. Returns why it gave up, or None."""
-        for name in self.graph.sources:
-            if not self.graph.acknowledges(name):
-                self.ledger.tells_nobody(name)
+        with self.room:
+            for name in self.graph.sources:
+                if not self.graph.acknowledges(name):
+                    self.ledger.tells_nobody(name)
         self._prepare_sinks()
         self._name_orphans()
-        replays_at = tidy_at = 0.0
         try:
             for query in self.queries.values():
-                query.start()
+                self.room.tried(query.start)
             self.status.report("running")
             while not self._finished():
                 time.sleep(_LOOK_S)
                 self._look_after()
-                for bearer in self.bearers:
-                    bearer.tend()
                 if (gave_up := self._gave_up()) is not None:
                     return gave_up
-                if time.monotonic() >= tidy_at:
-                    for query in self.queries.values():
-                        query.tidy()
-                        query.holding.look(query.why_held())
-                    for bearer in self.bearers:
-                        bearer.tidy()
-                    self._tend_windows()
-                    for fold in self._folds:
-                        with suppress(StateError):
-                            fold.wake()
-                    tidy_at = time.monotonic() + _TIDY_S
-                if time.monotonic() >= replays_at and not self.control.stopping:
-                    self.replayer.run()
-                    replays_at = time.monotonic() + _REPLAYS_S
+                self._tend()
                 if self.status.due:
                     state: State = "draining" if self.control.stopping else "running"
                     self.status.report(state, self._settled(), self._held())
         finally:
             self._stop()
             for bearer in self.bearers:
-                bearer.tend()  # what the last passes have settled
+                with self.room:
+                    bearer.tend()  # what the last passes have settled
         return None
+
+    def _tend(self) -> None:
+        """What has to be done again and again. What a full disk prevents is done the next time."""
+        for bearer in self.bearers:
+            with self.room:
+                bearer.tend()
+        if time.monotonic() >= self._tidy_at:
+            for query in self.queries.values():
+                with self.room:
+                    query.tidy()
+                query.holding.look(query.why_held() or self.room.trouble)
+            with self.room:
+                for bearer in self.bearers:
+                    bearer.tidy()
+                self._tend_windows()
+            for fold in self._folds:
+                with suppress(StateError):
+                    fold.wake()
+            self._tidy_at = time.monotonic() + _TIDY_S
+        if time.monotonic() >= self._replays_at and not self.control.stopping:
+            with self.room:
+                self.replayer.run()
+            self._replays_at = time.monotonic() + _REPLAYS_S
 
     def close(self) -> None:
         for bearer in self.bearers:
@@ -188,8 +204,12 @@ class Engine:
             if now > due + _STEADY_S:
                 wait = _RESTART_FIRST_S
             logger.warning('the query of "%s" stopped and is started again: %s', name, redact(failure))
-            self._restart_at[name] = (now + wait, min(wait * 2, _RESTART_MOST_S))
-            query.start()
+            if self.room.is_missing(failure):
+                self._restart_at[name] = (now + _ROOM_S, _RESTART_FIRST_S)
+            else:
+                self._restart_at[name] = (now + wait, min(wait * 2, _RESTART_MOST_S))
+            if not self.room.tried(query.start):
+                self._restart_at[name] = (now + _ROOM_S, _RESTART_FIRST_S)
 
     def _tend_windows(self) -> None:
         """Close windows that wait for events in vain; not while stopping, for they may come later."""
@@ -222,7 +242,8 @@ class Engine:
             except (TransientError, PermanentError) as error:
                 # No reason not to start: the first rows meet the same error, and the sink's own policy.
                 logger.warning('sink "%s" is not ready: %s', name, redact(str(error)))
-                self.ledger.note_sink(name, error=redact(str(error)))
+                with self.room:
+                    self.ledger.note_sink(name, error=redact(str(error)))
 
     def _name_orphans(self) -> None:
         """Say which buffers hold rows that nobody takes: their sinks were renamed or removed."""
@@ -261,30 +282,37 @@ class EngineStatus:
     def __init__(self, state: Path) -> None:
         self._path = state / "engine.json"
         self._since = time.time()
-        self._last = 0.0
+        self._last = -_STATUS_S
         self._seen: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=round(_RATE_OVER_S / _STATUS_S))
 
     @property
     def due(self) -> bool:
-        return time.time() - self._last >= _STATUS_S
+        return time.monotonic() - self._last >= _STATUS_S
 
     def report(
         self, state: State, settled: Mapping[str, int] | None = None, held: Mapping[str, Held] | None = None
     ) -> None:
         """Write it. By source: `settled` events so far, and why it is `held` back here, if it is."""
-        now = time.time()
+        now = time.monotonic()
         self._last = now
         content: dict[str, object] = {
             "pid": os.getpid(),
             "state": state,
             "since": self._since,
-            "updated_at": now,
+            "updated_at": time.time(),
             "rates": self._rates(now, settled or {}),
             "held": {name: asdict(each) for name, each in (held or {}).items()},
         }
         aside = self._path.with_suffix(f".{os.getpid()}")
-        aside.write_text(json.dumps(content))
-        aside.replace(self._path)
+        try:
+            with open(aside, "w", opener=opener) as file:
+                json.dump(content, file)
+            aside.replace(self._path)
+        except OSError as error:
+            if not no_room(error):
+                raise
+            with suppress(OSError):  # what it said before stays
+                aside.unlink()
 
     def _rates(self, now: float, settled: Mapping[str, int]) -> dict[str, float]:
         """Events settled per second over the last few seconds."""

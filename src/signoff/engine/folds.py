@@ -15,6 +15,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.stateful_processor import (
@@ -31,6 +32,7 @@ from signoff.engine.query import Shared
 from signoff.errors import PipelineError
 from signoff.pipeline.graph import Graph
 from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Sink
+from signoff.state.fold_clock import FoldClock
 from signoff.state.folding import Arrival, Head, Rules, Said, expire, fold
 from signoff.state.folds import PAYLOAD
 from signoff.state.open_groups import OpenGroups, open_groups_path
@@ -41,6 +43,9 @@ _KEY, _NUMBER, _ID, _ENDS, _AT = "key", "number", "event_id", "ends", "at"
 _OPENED, _CLOSED = "opened", "closed"
 _SAID = f"{EVENT_ID} STRING, {ORIGIN} ARRAY<BIGINT>, {PAYLOAD} STRING, {_OPENED} BIGINT, {_CLOSED} BIGINT"
 _HEAD = "folded INT, first BIGINT, first_at BIGINT, last_at BIGINT, deadline BIGINT, digest STRING"
+_SHIFT = "signoff.shift"
+_IN_VAIN_S = 10.0
+"""How soon Spark is made to do a batch again that has not ended a group: its clock may have been set back."""
 _EVENT = "number BIGINT, payload STRING"
 _STATE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -64,6 +69,9 @@ class FoldQuery(KeepingQuery):
         self._fold = self.config.fold
         self._schema = StructType.fromJson(json.loads(self.config.columns))
         self._groups = OpenGroups(open_groups_path(buffer_place(shared.graph, source)))
+        self._clock = FoldClock(buffer_place(shared.graph, source).notes / "clock.db")
+        self._ticked: tuple[int, float] = (0, 0.0)
+        """The deadline for which Spark was last made to do a batch, and when to do that again if in vain."""
         self._shape = state_shape(self._fold.keys, {field.name: field.dataType for field in self._schema})
         self.checkpoint.keeps_state(json.dumps(self._fold.keys))
         self.tick: Callable[[], None] = lambda: None
@@ -81,9 +89,13 @@ class FoldQuery(KeepingQuery):
     def wake(self) -> None:
         """Have the groups ended whose time is over, if no event brings a batch."""
         due = self._groups.next_deadline
-        if due is None or time.time() * 1000 <= due + 1:
+        if due is None or self._clock.now_ms() <= due + 1:
             return
-        if self.shared.ledger.books(self.source).next >= self.log.head():
+        deadline, again_at = self._ticked
+        if (deadline != due or time.monotonic() >= again_at) and (
+            self.shared.ledger.books(self.source).next >= self.log.head()
+        ):
+            self._ticked = due, time.monotonic() + _IN_VAIN_S
             self.tick()
 
     def _begin(self, stream: DataFrame) -> DataFrame:
@@ -109,6 +121,8 @@ class FoldQuery(KeepingQuery):
     def _do_batch(self, df: DataFrame, batch_id: int) -> None:
         batch = self._batch_ref(batch_id)
         handed = self._as_handed(batch, batch_id)
+        shift = self._clock.shift_ms(batch_id, self.checkpoint.time_ms(batch_id))
+        df.sparkSession.sparkContext.setLocalProperty(_SHIFT, str(shift))
         with self._syncing(batch_id):
             written = df.mapInArrow(
                 _WriteResults(self._results.sink, handed), "part BINARY, changes STRING"
@@ -148,7 +162,7 @@ class _Processor(StatefulProcessor):  # type: ignore[misc]  # PySpark is not typ
         timerValues: TimerValues,  # noqa: N803
     ) -> Iterator[Row]:
         arrivals = (Arrival(row[_NUMBER], row[_ID], row[PAYLOAD], row[_ENDS], row[_AT]) for row in rows)
-        now = timerValues.getCurrentProcessingTimeInMs()
+        now = self._kept.at(timerValues)
         yield from map(_row, fold(self._rules, self._kept, arrivals, now))
 
     def handleExpiredTimer(  # noqa: N802
@@ -157,7 +171,7 @@ class _Processor(StatefulProcessor):  # type: ignore[misc]  # PySpark is not typ
         timerValues: TimerValues,  # noqa: N803
         expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803
     ) -> Iterator[Row]:
-        yield from map(_row, expire(self._rules, self._kept, timerValues.getCurrentProcessingTimeInMs()))
+        yield from map(_row, expire(self._rules, self._kept, self._kept.at(timerValues)))
 
     def close(self) -> None:
         pass
@@ -173,8 +187,15 @@ class _SparkKept:
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
+        self._shift = 0
         self._head = handle.getValueState("head", _HEAD)
         self._events = handle.getListState("events", _EVENT)
+
+    def at(self, spark: TimerValues) -> int:
+        """The time of the batch: Spark's, less what the clock was set by. Timers are Spark's."""
+        context = TaskContext.get()
+        self._shift = int((context and context.getLocalProperty(_SHIFT)) or 0)
+        return int(spark.getCurrentProcessingTimeInMs()) - self._shift
 
     def head(self) -> Head | None:
         found = self._head.get()
@@ -192,10 +213,10 @@ class _SparkKept:
         self._events.clear()
 
     def wake_at(self, deadline: int) -> None:
-        self._handle.registerTimer(deadline)
+        self._handle.registerTimer(deadline + self._shift)
 
     def let_sleep(self, deadline: int) -> None:
-        self._handle.deleteTimer(deadline)
+        self._handle.deleteTimer(deadline + self._shift)
 
 
 @dataclass(frozen=True)

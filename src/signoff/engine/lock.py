@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from signoff.errors import StateError
+from signoff.private import opener
 
 _PATIENCE_S = 60.0
 
@@ -16,7 +17,7 @@ _PATIENCE_S = 60.0
 @contextmanager
 def engine_lock(state: Path) -> Iterator[None]:
     """Hold the lock; waits for an engine that has lost its run and is about to end."""
-    with (state / "engine.lock").open("w") as file:
+    with open(state / "engine.lock", "w", opener=opener) as file:
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             try:

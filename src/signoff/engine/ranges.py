@@ -21,6 +21,7 @@ from signoff.engine.query import Shared, SourceQuery
 from signoff.engine.standing import StandingPass
 from signoff.errors import EngineError
 from signoff.log.spark import RangeReader
+from signoff.private import make_private
 from signoff.sinks.contract import BatchRef
 from signoff.transforms.frame import MARK
 
@@ -54,10 +55,10 @@ class RangeQuery(SourceQuery):
 
     def start(self) -> None:
         self.stop()  # one of its threads may go on where the other has failed
-        self._error = ""
+        self._error, self._threads = "", []
         self._halt = self.runner.halt = threading.Event()
         self._parking = Parking(self.runner)
-        self.log_directory.mkdir(parents=True, exist_ok=True)
+        make_private(self.log_directory, durable=False)
         stamps = [MARK + name for name in self.runner.windows]
         reader = RangeReader(
             self.spark,

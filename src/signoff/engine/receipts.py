@@ -21,6 +21,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from signoff.engine.result import Result, from_table, to_batch
+from signoff.private import make_private, opener
 from signoff.sinks.contract import BatchRef, Part
 
 
@@ -40,11 +41,11 @@ def write_receipt(
     directory: Path, sink: str, part: Part, span: tuple[int, int], results: Sequence[Result]
 ) -> None:
     """Executor: store one sink's results for one task."""
-    directory.mkdir(parents=True, exist_ok=True)
+    make_private(directory, durable=False)
     final = directory / f"{sink}.{part.partition}.{span[0]}-{span[1]}.arrow"
     aside = directory / f".{final.name}.{part.attempt}"
     batch = to_batch(results)
-    with aside.open("wb") as file:
+    with open(aside, "wb", opener=opener) as file:
         with pa.ipc.new_stream(file, batch.schema) as writer:
             writer.write_batch(batch)
         file.flush()

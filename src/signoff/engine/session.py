@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from signoff.engine.java import use_java
 from signoff.pipeline.model import SparkSettings
+from signoff.private import make_private, opener, privately
 
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
@@ -80,7 +81,7 @@ def start_session(
     options[_JAVA_OPTIONS] = java_options(log_file, settings.config.get(_JAVA_OPTIONS, ""))
     for key, value in options.items():
         builder = builder.config(key, value)
-    with _errors_into(log_file):
+    with _errors_into(log_file), privately():
         return builder.getOrCreate()
 
 
@@ -98,10 +99,10 @@ def _errors_into(file: Path) -> Iterator[None]:
     For Java and its Python processes, which have no terminal to talk to: what matters comes as an exception,
     and a worker that is ended in the middle of its work ends with a traceback that says nothing to anybody.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_private(file.parent)
     sys.stderr.flush()
     ours = os.dup(2)
-    with file.open("ab") as target:
+    with open(file, "ab", opener=opener) as target:
         begin = target.tell()
         os.dup2(target.fileno(), 2)
         try:

@@ -26,13 +26,14 @@ from pydantic import ValidationError
 from pyroaring import BitMap64
 from pyspark.sql.streaming.datasource import ReadLimit
 
+from signoff.engine.belonging import Belonging
 from signoff.engine.children import Child
 from signoff.errors import SourceError
 from signoff.intake import Job, Status, read_status
 from signoff.ledger import Ledger, RunLock
 from signoff.ledger.outcome import SinkState
 from signoff.ledger.sequences import from_range
-from signoff.log import trim
+from signoff.log import LogReader, trim
 from signoff.log.spark import LogOptions, LogStreamReader
 from signoff.pipeline.model import SourceConfig
 from signoff.pipeline.secrets import Expansion, redact
@@ -154,6 +155,9 @@ class _Intake:
         lock = RunLock(source.state)
         lock.acquire()
         ledger = Ledger(source.state / "ledger.db")
+        belonging = Belonging(source.state, ledger, LogReader)
+        belonging.check([source.name])
+        belonging.begin([source.name])
         acknowledges = source.config.acknowledgements is not False
         if not acknowledges:
             ledger.tells_nobody(source.name)

@@ -22,6 +22,7 @@ from signoff.engine.control import GaveUp, Interrupted
 from signoff.engine.poison import last_line
 from signoff.engine.query import Shared, SourceQuery
 from signoff.errors import EngineError
+from signoff.private import make_private
 from signoff.sinks.contract import BatchRef
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class StreamQuery(SourceQuery):
     def start(self) -> None:
         """Start where the ledger and the checkpoint say it stands."""
         self._error = ""
-        self.log_directory.mkdir(parents=True, exist_ok=True)
+        make_private(self.log_directory, durable=False)
         self.checkpoint.mend(self.shared.ledger.books(self.source).next)
         if not self.checkpoint.exists():
             # Nobody will bring an open batch again: do it now.

@@ -24,9 +24,12 @@ from pathlib import Path
 from typing import Literal
 
 from signoff.durable import write_whole
+from signoff.engine.belonging import Belonging
 from signoff.engine.children import Child
 from signoff.engine.division import all_joints
+from signoff.engine.giving_up import stranded
 from signoff.engine.joints import FoldJoint, WindowJoint, buffer_place
+from signoff.engine.room import Room
 from signoff.errors import StateError
 from signoff.intake import Job, Status, read_status
 from signoff.ledger.ledger import Ledger
@@ -121,17 +124,44 @@ class Run:
 
     @contextmanager
     def _state(self) -> Iterator[None]:
-        with RunLock(self.graph.state), Ledger(self.graph.state / "ledger.db") as ledger:
-            self._check_owner()
+        with RunLock(self.graph.state), self._with_room() as ledger:
+            belonging = Belonging(self.graph.state, ledger, LogReader)
+            belonging.check(self.graph.sources.keys())
+            belonging.begin(self.graph.sources)
             self.ledger = ledger
+            self._name_stranded()
             yield
+
+    def _with_room(self) -> Ledger:
+        """The ledger of a state directory that is this pipeline's, as soon as its disk has room for it."""
+
+        def open_() -> Ledger:
+            self._check_owner()
+            return Ledger(self.graph.state / "ledger.db")
+
+        return Room().wait_for(open_, self)
+
+    @property
+    def stopping(self) -> bool:
+        return self.stop_requested
+
+    def _name_stranded(self) -> None:
+        """Say which sources were renamed or removed while events of theirs were in flight."""
+        assert self.ledger is not None
+        for name, account in stranded(self.graph, self.ledger).items():
+            logger.warning(
+                'source "%s" is not in the pipeline any more, and %d of its events are not settled; put it '
+                "back under this name to have them settled, or give them up: signoff sources drop FILE %s",
+                name, account.in_flight, name,
+            )  # fmt: skip
 
     def _check_owner(self) -> None:
         """A state directory belongs to one pipeline: two would settle each other's events."""
         owner = self.graph.state / "pipeline"
-        if not owner.exists():
+        name = owner.read_text() if owner.exists() else ""  # an empty one was torn by a loss of power
+        if not name:
             write_whole(owner, self.graph.name.encode())
-        elif (name := owner.read_text()) != self.graph.name:
+        elif name != self.graph.name:
             raise StateError(
                 f'{self.graph.state} holds the state of pipeline "{name}", not of "{self.graph.name}"; '
                 "give this one a state directory of its own"
@@ -258,7 +288,8 @@ class Run:
             earlier = before[name]
             if account.in_flight or (account.refused + account.expired) > (earlier.refused + earlier.expired):
                 return STILL_OWED
-        return STILL_OWED if self._rows_wait() else 0
+        assert self.ledger is not None
+        return STILL_OWED if self._rows_wait() or stranded(self.graph, self.ledger) else 0
 
     def _engine_job(self) -> bytes:
         job = {

@@ -8,13 +8,14 @@ Where the source holds a lease that can be extended (a RabbitMQ message until th
 moves the deadline of all that wait: it is `within_s` after the last progress, but never later than `cap_s`
 after receipt. A start counts as progress, for the source has a new lease then.
 
-All times are those of the monotonic clock, so that nothing expires because somebody set the clock; only what
-an earlier process has received is dated by the time of day, from the log.
+All times are those of the monotonic clock, so that nothing expires because somebody set the clock. The log
+has the time of day at which an event was received; `clock_notes` says which of the monotonic clock that was.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from signoff.errors import LogError
@@ -23,6 +24,8 @@ from signoff.sources.contract import EventLog
 MOST_ENTRIES = 10_000
 MOST_AT_ONCE = 20_000
 """Events that are called due at a time: the ledger keeps a row of each, and others want to write too."""
+Received = Callable[[int, float], float | None]
+"""From an event's number and the time of day at which it was received to that of the monotonic clock."""
 _ATTEMPTS = 5
 """How often the log is read again when it is trimmed while it is being read."""
 
@@ -53,15 +56,19 @@ class Deadlines:
     def within_s(self) -> float:
         return self._within_s
 
-    def recall(self, log: EventLog, settled_upto: int, now: float, time_of_day: float) -> None:
-        """Find again when the events that an earlier process left unsettled were received."""
+    def recall(self, log: EventLog, settled_upto: int, now: float, received: Received) -> None:
+        """Find again when the events that an earlier process left unsettled were received.
+
+        Those of which it cannot be known have the whole time once more.
+        """
         for attempt in range(_ATTEMPTS):
             self._entries.clear()
             try:
                 start = max(settled_upto, log.first())
                 for first, events in log.read(start, log.head(), ("received_at",)):
                     received_at = events.column("received_at")[-1].value / 1e6
-                    self.add(first, events.num_rows, now - max(time_of_day - received_at, 0.0))
+                    at = received(first, received_at)
+                    self.add(first, events.num_rows, now if at is None else min(at, now))
             except LogError:  # what was settled this moment is removed from the log
                 if attempt == _ATTEMPTS - 1:
                     raise

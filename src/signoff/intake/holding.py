@@ -27,10 +27,16 @@ class Held:
 class Holding:
     """Of one source, in one process. `look` is called often, by one thread."""
 
-    def __init__(self, source: str, logger: logging.Logger, now: Callable[[], float] = time.time) -> None:
-        self._source, self._logger, self._now = source, logger, now
+    def __init__(
+        self,
+        source: str,
+        logger: logging.Logger,
+        now: Callable[[], float] = time.monotonic,
+        time_of_day: Callable[[], float] = time.time,
+    ) -> None:
+        self._source, self._logger, self._now, self._time_of_day = source, logger, now, time_of_day
         self._since: float | None = None
-        """When it began, also before it is said."""
+        """When it began by the monotonic clock, also before it is said."""
         self._free_since: float | None = None
         self.held: Held | None = None
 
@@ -54,11 +60,13 @@ class Holding:
             return
         if self.held is None:
             self._logger.warning('"%s" is held back: %s', self._source, reason)
-        self.held = Held(reason, self._since)
+        began = self._time_of_day() - (now - self._since) if self.held is None else self.held.since
+        self.held = Held(reason, began)
 
     def end(self) -> None:
         """It is over, or nobody looks any more."""
         if self.held is not None:
-            lasted = (self._free_since or self._now()) - self.held.since
+            assert self._since is not None
+            lasted = (self._now() if self._free_since is None else self._free_since) - self._since
             self._logger.warning('"%s" is no longer held back, after %.0f s', self._source, lasted)
         self.held = self._since = self._free_since = None

@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from signoff.errors import LogError, StateError
+from signoff.intake.clock_notes import ClockNotes
 from signoff.intake.control import Control
 from signoff.intake.deadlines import Deadlines
 from signoff.intake.holding import Holding
@@ -56,9 +57,10 @@ class Intake:
         control: Control,
         status: StatusFile,
         deadlines: Deadlines | None = None,
+        clock_notes: ClockNotes | None = None,
     ) -> None:
         self._source, self._log, self._follower = source, log, follower
-        self._deadlines = deadlines
+        self._deadlines, self._clock_notes = deadlines, clock_notes
         self._control, self._status = control, status
         self._state: IntakeState = "receiving"
         self._held_because = ""
@@ -70,6 +72,8 @@ class Intake:
         """Received, but the log would not take it yet."""
         self._received = 0.0
         """When that was."""
+        self._offset = 0.0
+        """By how much the time of day was ahead of the monotonic clock then."""
         self._appended: deque[tuple[int, int, float]] = deque()
         """Batches (first sequence, count, time of receipt) the source has not been told to be logged."""
         self._untold: deque[Settlement] = deque()
@@ -118,6 +122,7 @@ class Intake:
     # From the source to the log
 
     def _receive(self, timeout_s: float) -> None:
+        before = self._clock_offset()
         try:
             self._waiting = self._source.receive(MAX_EVENTS, timeout_s)
         except EndOfSource:
@@ -129,9 +134,14 @@ class Intake:
             self._hold(str(error.strerror))
         else:
             self._received = time.monotonic()
+            # Of a clock that is set this moment, the one by which the events are younger.
+            self._offset = min(before, self._clock_offset())
             if self._source_held:
                 self._source_held = False
                 self._go_on()
+
+    def _clock_offset(self) -> float:
+        return 0.0 if self._clock_notes is None else self._clock_notes.offset()
 
     def _append(self) -> None:
         events = self._waiting
@@ -141,8 +151,12 @@ class Intake:
             self._waiting = None
             return
         try:
+            if self._clock_notes is not None:
+                self._clock_notes.note(self._log.next_sequence, self._offset, self._told_upto)
             self._appended.append((self._log.append(events), events.num_rows, self._received))
-        except LogError as error:
+        except (LogError, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in NO_ROOM:
+                raise
             self._hold(str(error))
         else:
             self._waiting = None

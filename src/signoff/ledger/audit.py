@@ -62,6 +62,8 @@ class Audit:
     findings: tuple[Finding, ...]
     ignored: dict[str, int]
     """Outcomes that came for events settled already, by source: ignored, as they must be."""
+    stranded: tuple[str, ...] = ()
+    """Sources that are not in the pipeline any more, and whose events are not all settled."""
 
     @property
     def balanced(self) -> bool:
@@ -85,7 +87,8 @@ class Audit:
     def as_dict(self) -> dict[str, Any]:
         sources = {name: account.as_dict() for name, account in self.sources.items()}
         buffers = {name: account.as_dict() for name, account in self.buffers.items()}
-        return {"sources": sources, "buffers": buffers, "balanced": self.balanced, "ignored": self.ignored}
+        return {"sources": sources, "buffers": buffers, "balanced": self.balanced, "ignored": self.ignored,
+                "stranded": list(self.stranded)}  # fmt: skip
 
 
 def audit(graph: Graph, open_log: OpenLog) -> Audit:
@@ -96,21 +99,23 @@ def audit(graph: Graph, open_log: OpenLog) -> Audit:
 def audit_state(state: Path, sources: Sequence[str], open_log: OpenLog) -> Audit:
     """Audit a state directory, which may be in use or not exist yet.
 
-    Sources that are only in the ledger, because the pipeline was changed, are part of the account, and so are
-    buffers whose rows are in no batch yet.
+    Sources that are only in the ledger or on disk, because the pipeline was changed, are part of the account,
+    and so are buffers whose rows are in no batch yet.
     """
     with (
         Ledger(state / "ledger.db", readonly=True) as ledger,
         DeadLetters(state / "dead_letters.db", readonly=True) as letters,
     ):
-        buffers = sorted(path.name for path in (state / "log").glob(f"*{BUFFER}"))
-        names = list(dict.fromkeys([*sources, *ledger.sources(), *buffers]))
+        on_disk = sorted(path.name for path in (state / "log").glob("*") if path.is_dir())
+        names = list(dict.fromkeys([*sources, *ledger.sources(), *on_disk]))
         accounts, findings, ignored = {}, [], {}
         for name in names:
             log = open_log(state / "log" / name)
             accounts[name], found, ignored[name] = _settle_doubts(ledger, letters, name, log)
             findings += found
-        return Audit(accounts, tuple(findings), ignored)
+        gone = [name for name in names if name not in sources and not name.endswith(BUFFER)]
+        stranded = tuple(name for name in gone if accounts[name].in_flight)
+        return Audit(accounts, tuple(findings), ignored, stranded)
 
 
 def _settle_doubts(

@@ -330,6 +330,12 @@ class Ledger:
             ).fetchone()
             return batches.state(db, source, found["start"], found["end"]) if found else None
 
+    def named_upto(self, source: str) -> int:
+        """No event of this number or above has anything recorded of it."""
+        with self._store.read() as db:
+            query = "SELECT coalesce(max(sequence) + 1, 0) FROM exceptions WHERE source = ?"
+            return int(db.execute(query, (source,)).fetchone()[0])
+
     def folded_upto(self, source: str) -> int:
         """Everything below is settled, and only its counts are known."""
         with self._store.read() as db:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from signoff.durable import make_directory
 from signoff.errors import StateError
+from signoff.private import make_state
 
 PATIENCE_SECONDS = 0.5
 """A look by `held_by` takes the lock for microseconds; a run that starts just then tries again."""
@@ -30,16 +31,17 @@ class RunLock:
         """Take the lock; False when another run has it. Creates the state directory."""
         if self._file is not None:
             return True
-        make_directory(self.path.parent)
-        file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        make_state(self.path.parent)
+        file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not _lock(file, fcntl.LOCK_EX):
             if time.monotonic() > deadline:
                 os.close(file)
                 return False
             time.sleep(0.01)
-        os.ftruncate(file, 0)
-        os.pwrite(file, str(os.getpid()).encode(), 0)
+        with suppress(OSError):  # a full disk; the pid is for people
+            os.ftruncate(file, 0)
+            os.pwrite(file, str(os.getpid()).encode(), 0)
         self._file = file
         return True
 

@@ -7,16 +7,20 @@ threads. A read-only store of a file that does not exist (yet) is empty, and loo
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from signoff.durable import make_directory
-from signoff.errors import StateError
+from signoff.errors import LogNoSpace, StateError
+from signoff.private import make_file, make_private
 
 BUSY_SECONDS = 30.0
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_ROOM_SQLITE = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
+"""A full disk is any of these, depending on which file SQLite needed room for."""
 
 
 class Store:
@@ -96,7 +100,8 @@ class Store:
                 return connection
             if self.readonly:
                 return self._open_readonly()
-            make_directory(self.path.parent)
+            make_private(self.path.parent)
+            make_file(self.path)
             connection = _connect(str(self.path))
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
@@ -160,3 +165,15 @@ def _connect(target: str) -> sqlite3.Connection:
     )
     connection.row_factory = sqlite3.Row
     return connection
+
+
+def no_room(error: BaseException | None) -> bool:
+    """Whether an error, or the one it came from, is that of a full disk, a quota or a file size limit."""
+    while error is not None:
+        if isinstance(error, LogNoSpace) or (isinstance(error, OSError) and error.errno in NO_ROOM):
+            return True
+        code = getattr(error, "sqlite_errorcode", None)
+        if code is not None and code & 0xFF in _NO_ROOM_SQLITE:
+            return True
+        error = error.__cause__
+    return False

@@ -22,13 +22,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from signoff.durable import make_directory
 from signoff.errors import Discarded, LogError, LogFull, StateError, TransientError
 from signoff.ledger.outcome import OTHERS
 from signoff.ledger.sequences import from_numpy
 from signoff.link.notes import Handed, LinkNotes
 from signoff.log import LogReader, LogWriter
 from signoff.pipeline.model import LogSettings, SinkConfig
+from signoff.private import make_private, opener
 from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Part, Refusal, Sink, Writer
 from signoff.sinks.jsontext import json_objects
 from signoff.sinks.refusal import fit
@@ -100,7 +100,7 @@ class HandoverSink(Sink):
     def prepare(self) -> None:
         with self._lock:
             try:
-                make_directory(self._place.parts)
+                make_private(self._place.parts)
                 self._open()
                 for left in self._place.parts.iterdir():  # of an earlier run, whose batches are done again
                     left.unlink(missing_ok=True)
@@ -227,8 +227,8 @@ class PartWriter(Writer):
 
     def _begin(self) -> Any:
         if self._stream is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("wb")
+            make_private(self._path.parent, durable=False)
+            self._file = open(self._path, "wb", opener=opener)  # noqa: SIM115
             self._stream = pa.ipc.new_stream(self._file, EVENT_SCHEMA)
         return self._stream
 

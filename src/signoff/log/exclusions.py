@@ -24,7 +24,7 @@ _MAGIC = b"SIGNOFFX"
 def exclude(directory: Path, sequences: Iterable[int]) -> None:
     """Withhold these events from the Spark source, besides those withheld already."""
     directory = Path(directory)
-    lock = os.open(directory / "excluded.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    lock = os.open(directory / "excluded.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         united = excluded(directory) | BitMap64(sequences)

@@ -24,7 +24,7 @@ class HeadFile:
     """The writer's side."""
 
     def __init__(self, directory: Path) -> None:
-        self._descriptor = os.open(directory / "head", os.O_RDWR | os.O_CREAT, 0o644)
+        self._descriptor = os.open(directory / "head", os.O_RDWR | os.O_CREAT, 0o600)
 
     def publish(self, sequence: int) -> None:
         content = struct.pack("<8sQ", _MAGIC, sequence)

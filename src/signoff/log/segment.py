@@ -22,8 +22,9 @@ Invariants:
   torn tail.
 - A frame counts if its header and its body match their checksums. The header has a checksum of its
   own: frames can be skipped without reading their bodies.
-- A segment header repeats `unit` and `position` of the event before it, so that the place of the
-  source is known even when every older segment has been removed.
+- A segment header repeats `unit`, `position` and time of receipt of the event before it, so that the place
+  of the source is known even when every older segment has been removed.
+- Times of receipt never go backwards, whatever becomes of the clock.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from signoff.errors import LogCorrupt, LogError
@@ -49,6 +51,8 @@ _SEGMENT_MAGIC = b"SIGNOFFL"
 _SEGMENT = struct.Struct("<8sIIQQqqI")
 """magic, version, which of unit (1) and position (2) are known, schema fingerprint, first sequence,
 unit, position, crc32 of all before."""
+_LATEST = struct.Struct("<qI")
+"""Time of receipt of the event before, crc32 of it. Zeros in what older releases wrote."""
 _FRAME_MAGIC = b"\xf5FRM"
 _FRAME = struct.Struct("<4sIQQII")
 """magic, rows, length of the body, first sequence, crc32 of the body, crc32 of all before."""
@@ -70,6 +74,8 @@ class SegmentHeader(NamedTuple):
     first_sequence: int
     before: Place
     """Place of the event before the first one; (None, None) at the very beginning."""
+    latest: int = 0
+    """When the event before the first one was received, in microseconds; 0 where nobody has noted it."""
 
 
 class Frame(NamedTuple):
@@ -103,6 +109,16 @@ class Tail(NamedTuple):
     last: Frame | None
 
 
+def instead_of(directory: Path) -> str:
+    """What can be done about a log that is damaged, besides restoring it."""
+    if directory.parent.name != "log":
+        return "restore it from a copy"
+    return (
+        "restore it from a copy, or give up what is in flight and go on with new numbers: "
+        f"signoff sources reset FILE {directory.name}"
+    )
+
+
 def padded(length: int) -> int:
     return -(-length // ALIGNMENT) * ALIGNMENT
 
@@ -126,7 +142,12 @@ def pack_segment_header(header: SegmentHeader) -> bytes:
     content = _SEGMENT.pack(
         _SEGMENT_MAGIC, VERSION, known, FINGERPRINT, header.first_sequence, unit or 0, position or 0, 0
     )[:-4]
-    return (content + zlib.crc32(content).to_bytes(4, "little")).ljust(ALIGNMENT, b"\0")
+    latest = header.latest.to_bytes(8, "little", signed=True)
+    return (
+        content
+        + zlib.crc32(content).to_bytes(4, "little")
+        + _LATEST.pack(header.latest, zlib.crc32(latest) if header.latest else 0)
+    ).ljust(ALIGNMENT, b"\0")
 
 
 def unpack_segment_header(data: memoryview, path: Path) -> SegmentHeader:
@@ -134,13 +155,13 @@ def unpack_segment_header(data: memoryview, path: Path) -> SegmentHeader:
     if len(data) < ALIGNMENT:
         raise LogCorrupt(
             f"[log-corrupt] {path}: the segment has {len(data)} bytes, too few for its header of "
-            f"{ALIGNMENT}; restore the file from a copy, or move the log's directory away to start anew"
+            f"{ALIGNMENT}; {instead_of(path.parent)}"
         )
     magic, version, known, fingerprint, first, unit, position, checksum = _SEGMENT.unpack_from(data)
     if magic != _SEGMENT_MAGIC or zlib.crc32(data[: _SEGMENT.size - 4]) != checksum:
         raise LogCorrupt(
-            f"[log-corrupt] {path}: the header of the segment does not match its checksum; restore the "
-            "file from a copy, or move the log's directory away to start anew"
+            f"[log-corrupt] {path}: the header of the segment does not match its checksum; "
+            f"{instead_of(path.parent)}"
         )
     if version != VERSION or fingerprint != FINGERPRINT:
         raise LogError(
@@ -150,7 +171,10 @@ def unpack_segment_header(data: memoryview, path: Path) -> SegmentHeader:
         )
     if path.name != f"{first:020d}.log":
         raise LogCorrupt(f"[log-corrupt] {path}: the header says the first event is {first}; rename it back")
-    return SegmentHeader(first, (unit if known & 1 else None, position if known & 2 else None))
+    latest, checksum = _LATEST.unpack_from(data, _SEGMENT.size)
+    if zlib.crc32(latest.to_bytes(8, "little", signed=True)) != checksum:
+        latest = 0
+    return SegmentHeader(first, (unit if known & 1 else None, position if known & 2 else None), latest)
 
 
 def encoded_size(events: pa.RecordBatch) -> int:
@@ -204,6 +228,24 @@ def find_tail(data: memoryview, header: SegmentHeader, upto: int | None = None) 
 def decode(body: pa.Buffer) -> pa.RecordBatch:
     """The record batch of a frame's body; shares the body's memory."""
     return pa.ipc.read_record_batch(pa.ipc.read_message(body), EVENT_SCHEMA)
+
+
+def latest_of(events: pa.RecordBatch) -> int:
+    """The latest time of receipt, in microseconds."""
+    return int(np.asarray(events.column("received_at").cast(pa.int64())).max())
+
+
+def never_backwards(events: pa.RecordBatch, latest: int) -> pa.RecordBatch:
+    """The events with times of receipt that are not before `latest`, nor before those of the ones before."""
+    times = np.asarray(events.column("received_at").cast(pa.int64()))
+    if times[0] >= latest and (times == times[0]).all():
+        return events  # what a source hands out was received at one time
+    grown = np.maximum.accumulate(np.maximum(times, latest))
+    if np.array_equal(grown, times):
+        return events
+    place = events.schema.get_field_index("received_at")
+    kind = events.schema.field(place)
+    return events.set_column(place, kind, pa.array(grown).cast(kind.type))
 
 
 def place_of_last(events: pa.RecordBatch) -> Place:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import mmap
 import os
 import time
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
-from signoff.durable import TEMPORARY, make_directory, sync_directory, write_whole
+from signoff.durable import TEMPORARY, sync_directory, write_whole
 from signoff.errors import LogCorrupt, LogError, LogFull, LogNoSpace
 from signoff.log.head import HeadFile, read_head
 from signoff.log.segment import (
@@ -36,21 +37,28 @@ from signoff.log.segment import (
     decode,
     encoded_size,
     find_tail,
+    instead_of,
+    latest_of,
     list_segments,
+    never_backwards,
     pack_frame,
     pack_segment_header,
     place_of_last,
     segment_path,
     unpack_segment_header,
 )
+from signoff.private import make_private
 from signoff.sources.contract import EVENT_SCHEMA
 
 if TYPE_CHECKING:
     from signoff.pipeline.model import LogSettings
 
+logger = logging.getLogger(__name__)
+
 _FRAME_BYTES = 8 * 1024**2
 """A frame is what a reader decodes at a time; larger ones only cost memory there."""
 _RETRY_S = 0.25
+_BEHIND_S = 1.0
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -86,11 +94,14 @@ class LogWriter:
         self._pending_since = 0.0
         self._retry_at: float | None = None
         self._failure: LogError | None = None
-        make_directory(self._directory)
+        make_private(self._directory)
         self._lock = _lock(self._directory)
         self._segment = -1
         self._other_bytes = 0
         self._torn = False
+        self._latest = 0
+        """No event is received before: in microseconds."""
+        self._clock_is_behind = False
         self._stray: Path | None = None
         self._published = 0
         try:
@@ -120,14 +131,30 @@ class LogWriter:
             _check(events)
         self._admit()
         first = self.next_sequence
-        for events in pieces:
-            if events.num_rows:
+        for given in pieces:
+            if given.num_rows:
+                events = self._in_time(given)
                 if not self._pending:
                     self._pending_since = self._now()
                 self._pending.append(events)
                 self._pending_bytes += encoded_size(events)
                 self.next_sequence += events.num_rows
         return first
+
+    def _in_time(self, given: pa.RecordBatch) -> pa.RecordBatch:
+        """The events, received no sooner than those before, also when the clock was set back."""
+        events = never_backwards(given, self._latest)
+        behind_s = (latest_of(events) - latest_of(given)) / 1e6
+        if behind_s > _BEHIND_S and not self._clock_is_behind:
+            logger.warning(
+                "%s: the clock is %.0f s behind the last event's time of receipt; until it has caught up, "
+                "events count as received then",
+                self._directory,
+                behind_s,
+            )
+        self._clock_is_behind = behind_s > _BEHIND_S
+        self._latest = latest_of(events)
+        return events
 
     def sync_due_in(self) -> float | None:
         """Seconds until `sync` should be called; None while nothing waits for it."""
@@ -191,7 +218,7 @@ class LogWriter:
         elif published:
             raise LogCorrupt(
                 f"[log-corrupt] {self._directory}: {published} events were logged, but no segment is left; "
-                "restore the *.log files, or move the directory away to start anew"
+                f"{instead_of(self._directory)}"
             )
         else:
             self._begin_segment(0, (None, None))
@@ -211,19 +238,33 @@ class LogWriter:
         if tail.end_sequence < published:
             raise LogCorrupt(
                 f"[log-corrupt] {path}: events {tail.end_sequence} to {published - 1} were durable, but the "
-                f"bytes from {tail.end} on do not match their checksums; restore the file from a copy, or "
-                "move the log's directory away to start anew (the source is then read from its own beginning)"
+                f"bytes from {tail.end} on do not match their checksums; {instead_of(self._directory)}"
             )
-        self.last = header.before
+        self.last, self._latest = header.before, header.latest
         if tail.last:
             body = data[tail.last.body : tail.last.body + tail.last.length]
-            self.last = place_of_last(decode(pa.py_buffer(bytes(body))))
+            events = decode(pa.py_buffer(bytes(body)))
+            self.last, self._latest = place_of_last(events), max(self._latest, latest_of(events))
+        elif not self._latest:
+            self._latest = self._latest_before(first)
         if tail.end < len(data):
             os.ftruncate(self._segment, tail.end)
         # Whole frames after the published head may be in the page cache only.
         os.fsync(self._segment)
         self._segment_end = tail.end
         self.durable_sequence = tail.end_sequence
+
+    def _latest_before(self, first: int) -> int:
+        """When the last event of the segment before was received; 0 if there is none."""
+        before = [segment for segment in list_segments(self._directory) if segment < first]
+        if not before:
+            return 0
+        path = segment_path(self._directory, before[-1])
+        data = memoryview(path.read_bytes())
+        tail = find_tail(data, unpack_segment_header(data, path))
+        if not tail.last:
+            return 0
+        return latest_of(decode(pa.py_buffer(bytes(data[tail.last.body :][: tail.last.length]))))
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -294,7 +335,7 @@ class LogWriter:
     def _begin_segment(self, first: int, before: Place) -> None:
         self._stray = segment_path(self._directory, first)
         try:
-            write_whole(self._stray, pack_segment_header(SegmentHeader(first, before)))
+            write_whole(self._stray, pack_segment_header(SegmentHeader(first, before, self._latest)))
             descriptor = os.open(self._stray, os.O_RDWR)
         except OSError:
             self._remove_stray()

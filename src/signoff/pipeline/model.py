@@ -140,6 +140,11 @@ class SourceConfig(NodeConfig):
         """How far progress may extend `acknowledge_within`, counted from receipt; None: not at all."""
         return None
 
+    def place_after(self, place: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
+        """Where the source goes on in a log that is begun anew. `place`: that of the last event that could be
+        read in the old one; what came behind it is given up there, and read once more."""
+        return place
+
     def expires_in_vain(self, acknowledges: bool) -> bool:
         """Whether the user wrote `acknowledge_within` although nobody is told what becomes of an event."""
         written = "acknowledge_within" in self.model_fields_set and self.acknowledge_within is not None

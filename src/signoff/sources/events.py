@@ -49,8 +49,10 @@ def event_batch(
     headers: pa.Array | Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
     message_ids: Sequence[str | None] | None = None,
 ) -> pa.RecordBatch:
-    """The piece as events received now. `headers` is one mapping for all events, one for each, or the
-    column itself."""
+    """The piece as events received now; the log sees to it that time never goes backwards.
+
+    `headers` is one mapping for all events, one for each, or the column itself.
+    """
     count = len(piece)
     now = pa.scalar(time.time_ns() // 1000, pa.int64()).cast(EVENT_SCHEMA.field("received_at").type)
     columns = [

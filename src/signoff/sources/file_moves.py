@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from signoff.durable import make_directory, sync_directory
+from signoff.private import for_the_user
 
 ASIDE = ".settled"
 
@@ -47,7 +48,8 @@ def put_back(aside: Path, path: Path) -> Path | None:
 
 def move(aside: Path, name: str, directory: Path) -> Path:
     """Move the file into the directory, under `name` or the first free `name-1`, `name-2`, …"""
-    make_directory(directory)
+    with for_the_user():
+        make_directory(directory)
     target = _free_name(directory, name)
     try:
         aside.rename(target)

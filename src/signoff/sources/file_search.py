@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from signoff.clock import ClockWatch
 from signoff.errors import SourceError
 from signoff.sources.contract import Resume
 from signoff.sources.file_content import ContentFile, Stamp
@@ -36,6 +37,9 @@ COMPARED_BYTES_PER_S = 10 * 1024**2
 """The larger a file, the longer it must be quiet before it is compared without a sign of a change."""
 BELIEVED_S = 2.5
 """How long a stamp must have been seen before the content behind it counts as final."""
+
+DAY_S = 24 * 3600.0
+"""By more than this nobody sets a clock: a file that has not changed for so long is complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,9 @@ class FileSearch:
         """When the next look is due."""
         self.looked_at = 0
         """How many files were looked at, ever."""
+        self._clock = ClockWatch()
+        self._trusted_from = self._steady = time.monotonic()
+        """Since then it is known that nobody has set the clock."""
 
     def require_path(self, resume: Resume) -> None:
         """Raise SourceError when there is not even a directory to look into."""
@@ -113,6 +120,9 @@ class FileSearch:
     def _steps(self) -> Iterator[None]:
         before, self._changing = self._changing, {}
         unsure, self._unsure = self._unsure, {}
+        if self._clock.stepped():
+            self._trusted_from = time.monotonic()
+        self._steady = time.monotonic()
         now = time.time()  # one for all, or a newer file might be complete before an older one
         for count, path in enumerate(self._candidates()):
             if count % STEP_FILES == STEP_FILES - 1:
@@ -231,14 +241,17 @@ class FileSearch:
     ) -> bool:
         """Whether the file has been as it is for long enough."""
         wait = self._rules.settle_ms / 1000
-        if not wait or wait <= now - stamp.mtime_ns / 1e9:
+        steady = self._steady
+        doubt = 0.0 if steady - self._trusted_from >= wait else DAY_S
+        if not wait or wait + doubt <= now - stamp.mtime_ns / 1e9:
             return True
-        # A clock that is ahead (a network file system) must not hide the file for ever.
-        size, changed, since = before.get(key, (stamp.size, stamp.mtime_ns, now))
+        # A clock that is ahead (a network file system) must not hide the file for ever, and one that was set
+        # must not make it look older than it is.
+        size, changed, since = before.get(key, (stamp.size, stamp.mtime_ns, steady))
         if (size, changed) != (stamp.size, stamp.mtime_ns):
-            since = now
+            since = steady
         self._changing[key] = stamp.size, stamp.mtime_ns, since
-        return now - since >= wait
+        return steady - since >= wait
 
 
 def _entries(directory: str, pattern: str | None) -> Iterator[str]:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 ADDRESS_FILE = "http.json"
 """In the source's directory: the address it listens on, which `port: 0` leaves to the system."""
+GRACE_S = 1.0
+"""How long a request whose time is up is left to the ledger: what is recorded is the better answer."""
 SHOWN_REASONS = 100
 
 
@@ -101,7 +103,9 @@ class HttpSource(Source):
         self._server: HttpServer = HttpServer(self._server_settings(), self._inbox)
         context.directory.mkdir(parents=True, exist_ok=True)
         address = {"address": self._server.address}
-        (context.directory / ADDRESS_FILE).write_bytes(orjson.dumps(address))
+        part = context.directory / f"{ADDRESS_FILE}.part"
+        part.write_bytes(orjson.dumps(address))
+        part.replace(context.directory / ADDRESS_FILE)
         self._server.start()
 
     def receive(self, max_events: int, timeout_s: float) -> pa.RecordBatch | None:
@@ -151,6 +155,10 @@ class HttpSource(Source):
         )
         reason = f"not settled within {within} (acknowledge_within)"
         late = [d for d in self._in_flight.values() if d.deadline <= now and d.logged == d.count]
+        for delivery in late:
+            if delivery.deadline + GRACE_S <= now and not delivery.given_up:
+                delivery.given_up = True  # nobody waits longer because the ledger has no room
+                delivery.answer(turned_away(f"{reason}; that cannot be recorded at the moment"))
         return {
             sequence: reason
             for delivery in late

@@ -41,6 +41,10 @@ class PipelineConfig(SourceConfig):
     def build(self, base: Path) -> Source:
         return PipelineSource((base / self.path).resolve())
 
+    def place_after(self, place: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
+        """With the first row that is not answered: what was given up is in the link, and comes again."""
+        return None, None
+
 
 class PipelineSource(Source):
     """One link, read by one pipeline."""
@@ -55,6 +59,8 @@ class PipelineSource(Source):
         self._ahead = 0
         """How much larger the number of a row is than that of its event."""
         self._once = False
+        self._answered = 0
+        """All rows below are answered."""
 
     def open(self, context: SourceContext, resume: Resume) -> None:
         make_directory(self._directory)
@@ -67,7 +73,8 @@ class PipelineSource(Source):
         if self._next > self._log.head() and known:
             raise SourceError(
                 f"{self._directory}: the link ends at {self._log.head()}, but rows up to {self._next} were "
-                "taken from it; was it removed? Give this pipeline another state directory to start anew"
+                "taken from it; was it removed? Restore it, or give up what is in flight and begin with what "
+                f"it holds: signoff sources reset FILE {context.name}"
             )
 
     def _first_unanswered(self) -> int:
@@ -88,10 +95,13 @@ class PipelineSource(Source):
 
     def settle(self, settlement: Settlement) -> None:
         assert self._notes is not None
+        # All below is answered. Events of a log that was given up, with other numbers, lie there, too.
+        self._answered = max(self._answered, self._notes.answered_upto())
         refused = {
             sequence + self._ahead: (reason, sequence in settlement.transient or expired)
             for reasons, expired in ((settlement.refused, False), (settlement.expired, True))
             for sequence, reason in reasons.items()
+            if sequence + self._ahead >= self._answered
         }
         self._notes.answer(self._moved(settlement.acknowledged) | BitMap64(refused), refused)
 
@@ -108,7 +118,8 @@ class PipelineSource(Source):
     def _moved(self, sequences: BitMap64) -> BitMap64:
         moved = BitMap64()
         for start, end in runs(sequences):
-            moved.add_range(start + self._ahead, end + self._ahead)
+            if (stop := end + self._ahead) > self._answered:
+                moved.add_range(max(start + self._ahead, self._answered), stop)
         return moved
 
 
@@ -126,7 +137,7 @@ def _received(first: int, events: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _lock(directory: Path) -> int:
-    descriptor = os.open(directory / "reader", os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(directory / "reader", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -142,10 +142,15 @@ def fold(rules: Rules, kept: Kept, arrivals: Iterable[Arrival], now: int) -> Ite
 
 
 def expire(rules: Rules, kept: Kept, now: int) -> Iterator[Said]:
-    """The time of a key has come; nothing happens if its group has ended in the meantime."""
+    """The time of a key has come; nothing happens if its group has ended in the meantime.
+
+    It may also be the clock that was set: then the group is to be looked at again when its time has come.
+    """
     head = kept.head()
     if head is not None and head.is_due(now):
         yield _result(rules, head, _taken(kept), "timeout", was_kept=True)
+    elif head is not None and head.deadline != NEVER:
+        kept.wake_at(head.deadline)
 
 
 def _begin(rules: Rules, event: Arrival, now: int) -> Head:

@@ -84,11 +84,14 @@ class Marks(StateNotes):
         sources: Iterable[str],
         *,
         readonly: bool = False,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`clock`: for silence, which must not be one that somebody can set."""
         super().__init__(Store(path, schema=_SCHEMA, version=_VERSION, readonly=readonly))
         self._progress, self._sources, self._clock = progress, frozenset(sources), clock
         self._began = clock()
+        self._active: dict[str, float] = {}
+        """When a source has last sent something, by that clock; a new process waits anew."""
 
     @property
     def mark(self) -> int | None:
@@ -132,9 +135,10 @@ class Marks(StateNotes):
             kept = sorted(set(tail))[-(self._progress.last_events or 0) :] if tail else []
             db.execute(
                 "INSERT OR REPLACE INTO seen VALUES (?, ?, ?, ?)",
-                (batch.source, latest, json.dumps(kept), self._clock()),
+                (batch.source, latest, json.dumps(kept), 0.0),
             )
             db.execute("UPDATE reached SET last_end = max(coalesce(last_end, 0), ?)", (seen.last_end,))
+        self._active[batch.source] = self._clock()
 
     def close(self, batch: BatchRef) -> None:
         """A batch will hand on nothing more. Its stamp stays: those who read the late events may still have
@@ -166,8 +170,7 @@ class Marks(StateNotes):
 
     def silent(self) -> dict[str, float]:
         """The sources that have sent the step nothing for as long as it waits for them, and since when."""
-        with self._store.read() as db:
-            return self._silent(db)
+        return self._silent()
 
     def advance(self, taken: Mapping[str, int] | None = None) -> None:
         """Let the mark follow what was seen.
@@ -179,7 +182,7 @@ class Marks(StateNotes):
         with self._store.read() as db:
             quiet = {
                 source
-                for source in self._silent(db).keys() & (taken or {}).keys()
+                for source in self._silent().keys() & (taken or {}).keys()
                 if not self._on_their_way(db, source, (taken or {})[source])
             }
             reached, found = _mark(db), self._found(db, quiet)
@@ -281,10 +284,9 @@ class Marks(StateNotes):
         tail = [int(moment) for _, moment in json.loads(row["tail"])]
         return min(tail) - self._progress.lateness if tail else None
 
-    def _silent(self, db: sqlite3.Connection) -> dict[str, float]:
+    def _silent(self) -> dict[str, float]:
         idle, now = self._progress.idle_after, self._clock()
-        seen = dict(db.execute("SELECT source, active FROM seen").fetchall())
-        active = {source: max(seen.get(source, self._began), self._began) for source in self._sources}
+        active = {source: self._active.get(source, self._began) for source in self._sources}
         return {source: at for source, at in active.items() if idle is not None and now - at > idle}
 
     @staticmethod

@@ -107,9 +107,8 @@ class Progress:
             failing = found is not None and found.failing_since is not None
             state = Text("ok", style="green")
             if failing and found is not None and found.failing_since is not None:
-                state = Text(
-                    f"failing for {time.time() - found.failing_since:.0f} s: {found.error}", style="red"
-                )
+                lasted = max(time.time() - found.failing_since, 0.0)
+                state = Text(f"failing for {lasted:.0f} s: {found.error}", style="red")
             table.add_row(name, f"{found.rows:,}" if found else "0", state)
         return table
 

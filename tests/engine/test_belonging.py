@@ -1,0 +1,335 @@
+"""Parts of a state directory that do not belong together are refused; what is given up is accounted for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyroaring import BitMap64
+
+from signoff.catalog import default
+from signoff.engine.belonging import Belonging
+from signoff.engine.giving_up import drop, reset, stranded
+from signoff.errors import StateError
+from signoff.ledger import Follower, Ledger
+from signoff.ledger.audit import audit
+from signoff.ledger.outcome import SinkState
+from signoff.ledger.sequences import from_range
+from signoff.log import LogReader, LogWriter
+from signoff.log.segment import list_segments, segment_path
+from signoff.pipeline.graph import Graph
+from signoff.pipeline.load import load
+from signoff.pipeline.model import LogSettings
+from signoff.sources.contract import EVENT_SCHEMA
+
+PIPELINE = """
+name: tested
+state: ./state
+sources: {incoming: {type: files, path: ./in}}
+sinks: {archive: {type: files, input: incoming, path: ./out}}
+"""
+
+
+class Place:
+    """A pipeline, its state directory, and runs of it that take a batch of what was received."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.file = directory / "pipeline.yaml"
+        self.file.write_text(PIPELINE)
+        self.state = directory / "state"
+        self.log = self.state / "log" / "incoming"
+
+    @property
+    def graph(self) -> Graph:
+        return load(self.file, default())
+
+    def ledger(self) -> Ledger:
+        return Ledger(self.state / "ledger.db")
+
+    def check(self) -> None:
+        with self.ledger() as ledger:
+            Belonging(self.state, ledger, LogReader).check(["incoming"])
+
+    def run(
+        self, received: int, settled: int | None = None, *, sources: tuple[str, ...] = ("incoming",)
+    ) -> None:
+        """A run that receives some events, and settles all that are there or only so many."""
+        with self.ledger() as ledger:
+            belonging = Belonging(self.state, ledger, LogReader)
+            belonging.check(sources)
+            belonging.begin(sources)
+            for source in sources:
+                end = receive(self.state / "log" / source, received)
+                settle(ledger, source, end if settled is None else settled)
+
+    def backup(self, to: Path) -> Path:
+        return Path(shutil.copytree(self.state, to))
+
+    def audit(self) -> dict[str, int]:
+        found = audit(self.graph, LogReader)
+        assert found.balanced, found.findings
+        return found.total.as_dict()
+
+
+def receive(log: Path, number: int) -> int:
+    writer = LogWriter(log, LogSettings())
+    if number:
+        first = writer.next_sequence
+        rows = [{"payload": b"x", "received_at": 0, "unit": 1, "position": first + n} for n in range(number)]
+        writer.append(pa.RecordBatch.from_pylist(rows, schema=EVENT_SCHEMA))
+    writer.close()
+    return LogReader(log).head()
+
+
+def settle(ledger: Ledger, source: str, upto: int) -> None:
+    start = ledger.books(source).next
+    if start < upto:
+        ledger.open_batch(source, start, upto, ["archive"])
+        done = {"archive": SinkState(done=True)}
+        every = from_range(start, upto)
+        ledger.record(source, start, upto, delivered=every, outcomes=(), sinks=done, owed=BitMap64())
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path / "one")
+
+
+def refused(place: Place, *words: str) -> None:
+    with pytest.raises(StateError) as caught:
+        place.check()
+    for word in ("[state-mixed]", "nothing was received", *words):
+        assert word in str(caught.value)
+
+
+def test_what_belongs_together_goes_on_run_after_run(place: Place) -> None:
+    for _ in range(3):
+        place.run(5, settled=None)
+    assert place.audit()["delivered"] == 15
+
+
+@pytest.mark.parametrize("part", ["log/incoming", "intake/incoming"])
+def test_a_part_that_was_moved_away_is_missed(place: Place, part: str) -> None:
+    place.run(10)
+    (place.state / part).rename(place.state / "away")
+    refused(place, part, "moved away", "signoff sources reset FILE incoming")
+
+
+def test_a_log_that_was_begun_anew_by_hand_is_not_taken_for_the_old_one(place: Place) -> None:
+    place.run(10)
+    shutil.rmtree(place.log)
+    receive(place.log, 20)
+    refused(place, "was replaced")
+
+
+def test_a_log_of_another_state_directory_is_refused(place: Place, tmp_path: Path) -> None:
+    place.run(10)
+    other = Place(tmp_path / "other")
+    other.run(10)
+    shutil.rmtree(place.log)
+    shutil.copytree(other.log, place.log)
+    refused(place, "comes from another state directory")
+
+
+def test_a_ledger_that_is_gone_or_of_another_state_is_refused(place: Place, tmp_path: Path) -> None:
+    place.run(10)
+    (place.state / "ledger.db").rename(tmp_path / "away.db")
+    refused(place, "another ledger.db")
+    other = Place(tmp_path / "other")
+    other.run(10)
+    for file in place.state.glob("ledger.db*"):
+        file.unlink()
+    shutil.copy(other.state / "ledger.db", place.state)
+    refused(place, "comes from another state directory")
+
+
+@pytest.mark.parametrize(
+    ("part", "said"), [("log", "older than the ledger"), ("ledger.db", "ledger is older")]
+)
+def test_parts_of_different_backups_are_refused(place: Place, tmp_path: Path, part: str, said: str) -> None:
+    place.run(10)
+    backup = place.backup(tmp_path / "backup")
+    place.run(10)
+    old, new = backup / part, place.state / part
+    shutil.rmtree(new) if new.is_dir() else [file.unlink() for file in place.state.glob("ledger.db*")]
+    shutil.copytree(old, new) if old.is_dir() else shutil.copy(old, new)
+    refused(place, said)
+
+
+def test_one_backup_of_everything_is_as_good_as_what_was_there(place: Place, tmp_path: Path) -> None:
+    place.run(10)
+    backup = place.backup(tmp_path / "backup")
+    place.run(10)
+    shutil.rmtree(place.state)
+    shutil.copytree(backup, place.state)
+    place.run(10)
+    assert place.audit()["delivered"] == 20
+
+
+def test_the_numbers_are_looked_at_where_there_are_no_stamps(place: Place) -> None:
+    """A state directory of before there were stamps: adopted, if it is whole."""
+    receive(place.log, 10)
+    with place.ledger() as ledger:
+        settle(ledger, "incoming", 10)
+    place.check()
+    shutil.rmtree(place.log)
+    receive(place.log, 3)
+    refused(place, "ends at 3", "up to 10")
+
+
+def test_a_log_that_lacks_events_which_are_not_settled_is_refused(place: Place) -> None:
+    receive(place.log, 10)
+    with place.ledger() as ledger:
+        ledger.open_batch("incoming", 0, 10, ["archive"])
+    segment_path(place.log, 0).unlink()
+    (place.log / "head").unlink()
+    LogWriter(place.log, LogSettings()).close()
+    segment_path(place.log, 0).unlink()
+    receive_at(place.log, 10)
+    refused(place, "begins at 10", "from 0 on are not settled")
+
+
+def receive_at(log: Path, first: int) -> None:
+    from signoff.log.anew import begin_anew
+
+    begin_anew(log, first, (None, None), log.parent.parent / "away")
+
+
+def test_a_kill_while_parts_are_stamped_leaves_a_state_that_can_be_used(place: Place) -> None:
+    place.run(10)
+    stamps = {
+        part: (place.state / part / "identity").read_text() for part in ("log/incoming", "intake/incoming")
+    }
+    place.run(10)
+    with place.ledger() as ledger, ledger.store.write() as db:
+        db.execute("UPDATE identity SET beginning = run, run = run - 1")
+    (place.state / "log/incoming" / "identity").write_text(stamps["log/incoming"])
+    place.run(10)
+    (place.state / "log/incoming" / "identity").write_text(stamps["log/incoming"])
+    refused(place, "older than the ledger")
+
+
+def test_letters_of_another_state_are_refused_and_lost_ones_are_said(
+    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from signoff.ledger import DeadLetters
+
+    for each in (place, other := Place(tmp_path / "other")):
+        each.run(1)
+        DeadLetters(each.state / "dead_letters.db").close()
+        each.run(1)
+    for file in place.state.glob("dead_letters.db*"):
+        file.unlink()
+    place.check()
+    assert "dead_letters.db: what the ledger knows was moved away" in caplog.text
+    shutil.copy(other.state / "dead_letters.db", place.state)
+    refused(place, "move dead_letters.db away")
+
+
+# -- giving up
+
+
+def damage(log: Path) -> None:
+    """Make the last event of a log unreadable."""
+    path = segment_path(log, list_segments(log)[-1])
+    content = bytearray(path.read_bytes())
+    content[-70] ^= 0xFF
+    path.write_bytes(content)
+
+
+def test_a_log_that_was_reset_goes_on_behind_all_numbers_and_the_source_hears_what_was_given_up(
+    place: Place,
+) -> None:
+    place.run(10)
+    place.run(0)
+    receive(place.log, 5)
+    damage(place.log)
+    with place.ledger() as ledger:
+        done = reset(place.graph, ledger, "incoming")
+        assert (done.events, done.next_sequence) == (5, 15)
+        settled = Follower(ledger, "incoming").poll()
+        assert settled is not None
+        assert sorted(settled.refused) == [10, 11, 12, 13, 14] and settled.transient == BitMap64(
+            range(10, 15)
+        )
+        assert settled.acknowledged == BitMap64(range(10))
+    assert done.aside is not None and list_segments(done.aside)
+    place.run(3)
+    assert LogReader(place.log).head() == 18
+    assert place.audit() | {"delivered": 13, "refused": 5, "in_flight": 0} == place.audit()
+
+
+def test_the_source_goes_on_after_the_last_event_that_can_be_read(place: Place) -> None:
+    place.run(0)
+    receive(place.log, 4)
+    receive(place.log, 3)
+    damage(place.log)
+    with place.ledger() as ledger:
+        assert reset(place.graph, ledger, "incoming").next_sequence == 7
+    writer = LogWriter(place.log, LogSettings())
+    assert writer.last == (1, 3) and writer.next_sequence == 7
+    writer.close()
+
+
+def test_a_log_that_is_gone_begins_behind_what_the_ledger_knows(place: Place) -> None:
+    place.run(10, settled=7)
+    shutil.rmtree(place.log)
+    refused(place)
+    with place.ledger() as ledger:
+        assert reset(place.graph, ledger, "incoming").next_sequence == 7
+    place.run(3)
+    assert place.audit() == {**place.audit(), "received": 10, "delivered": 10}
+
+
+def test_a_lost_ledger_can_be_begun_anew_behind_the_logs_numbers(place: Place) -> None:
+    place.run(10)
+    for file in place.state.glob("ledger.db*"):
+        file.unlink()
+    with place.ledger() as ledger:
+        assert reset(place.graph, ledger, "incoming").next_sequence == 10
+    place.run(2)
+    assert place.audit() == {**place.audit(), "received": 12, "delivered": 2, "refused": 10}
+
+
+def test_a_reset_may_be_repeated_and_interrupted(place: Place) -> None:
+    place.run(10, settled=4)
+    for _ in range(2):
+        with place.ledger() as ledger:
+            assert reset(place.graph, ledger, "incoming").next_sequence == 10
+    shutil.rmtree(place.log)  # killed between the two renames
+    with place.ledger() as ledger:
+        assert reset(place.graph, ledger, "incoming").events == 0
+    place.run(1)
+    assert place.audit() == {**place.audit(), "delivered": 5, "refused": 6}
+
+
+def test_a_source_that_left_the_pipeline_is_named_and_can_be_given_up(place: Place) -> None:
+    place.run(10, settled=4)
+    place.file.write_text(PIPELINE.replace("incoming", "renamed"))
+    with place.ledger() as ledger:
+        assert stranded(place.graph, ledger)["incoming"].in_flight == 6
+        assert audit(place.graph, LogReader).stranded == ("incoming",)
+        assert drop(place.graph, ledger, "incoming") == 6
+        assert stranded(place.graph, ledger) == {}
+    found = audit(place.graph, LogReader)
+    assert found.balanced and found.accounts["incoming"].refused == 6 and not found.stranded
+
+
+def test_a_source_that_left_before_any_batch_took_its_events_is_named_as_well(place: Place) -> None:
+    place.run(10, settled=0)
+    for file in place.state.glob("ledger.db*"):
+        file.unlink()  # as if it had never known the source
+    place.file.write_text(PIPELINE.replace("incoming", "renamed"))
+    with place.ledger() as ledger:
+        assert stranded(place.graph, ledger)["incoming"].in_flight == 10
+    assert audit(place.graph, LogReader).accounts["incoming"].in_flight == 10
+
+
+def test_a_torn_stamp_is_none(place: Place) -> None:
+    place.run(1)
+    (place.log / "identity").write_text(json.dumps({"state": 1})[:5])
+    refused(place, "was replaced")
