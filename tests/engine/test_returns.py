@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -184,4 +186,41 @@ def test_a_key_of_minus_zero_finds_the_result_that_spark_calls_zero(tmp_path: Pa
     bring = bearer(graph, joint, ledger)
     bring.tend()
     assert ledger.open_batches(joint.source) == []
+    bring.close()
+
+
+SAME = [
+    (Decimal("12345678901234567890.1"), Decimal("12345678901234567890.2")),
+    (Decimal("0.10"), Decimal("0.11")),
+    (2**53, 2**53 + 1),
+    (0.1, 0.1 + 2**-56),
+    (float("nan"), float("inf")),
+    (True, False),
+    (b"\x00", b"\x00\x00"),
+    (datetime(2020, 1, 1, 0, 0, 0, 1), datetime(2020, 1, 1, 0, 0, 0, 2)),
+    (datetime(2020, 1, 1, 0, 0, 0, 1, UTC), datetime(2020, 1, 1, tzinfo=UTC)),
+    (date(2020, 1, 1), None),
+    ("e\u0301", "\u00e9"),
+    ("\u2028", "\x00"),
+    ("NaN", "null"),
+]
+
+
+@pytest.mark.parametrize("keys", SAME, ids=repr)
+def test_keys_of_any_type_are_not_taken_for_each_other(
+    tmp_path: Path, ledger: Ledger, keys: tuple[Any, Any]
+) -> None:
+    graph, joint = pipeline(tmp_path, "delivered")
+    rows = [{**row(0, None), "message_id": key} for key in keys]
+    put(buffer_place(graph, joint.source), joint.sink, BatchRef("incoming", 0, 9), rows)
+    wait(ledger, joint, 2)
+    closed = BatchRef(joint.source, 2, 2, 1)
+    results = [{**result(0, None), "message_id": key} for key in reversed(keys)]
+    put(buffer_place(graph, joint.results.source), joint.results.sink, closed, results)
+    refused = RowOutcome(RowRef(0), "table", Outcome.REFUSED, "no")
+    settle(ledger, joint, 0, 2, [refused])
+    bring = bearer(graph, joint, ledger)
+    bring.tend()
+    assert ledger.open_batches(joint.source) == []
+    assert [one.row.sequence for one in ledger.exceptions(joint.source, 0, 2)] == [1]
     bring.close()

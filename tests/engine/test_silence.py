@@ -69,6 +69,33 @@ def test_what_had_come_when_the_window_was_silent_for_long_enough_must_be_taken_
     marks.close_store()
 
 
+def test_a_source_that_is_held_back_is_not_silent_and_begins_to_be_when_it_is_let_go(tmp_path: Path) -> None:
+    clock = Clock(1000.0)
+    marks = Marks(tmp_path / "marks.db", Progress(0, idle_after=30), ["a"], clock=clock)
+    ledger = Ledger(tmp_path / "ledger.db")
+    log = LogWriter(tmp_path / "log", LogSettings())
+    query: Any = SimpleNamespace(source="a", log=LogReader(tmp_path / "log"))
+    window: Any = SimpleNamespace(marks=marks)
+    reason = [""]
+    silence = Silence(window, [query], ledger, held=lambda source: reason[0], clock=clock)
+    log.append_all([events(10)])
+    log.sync()
+    ledger.open_batch("a", 0, 10, ["w.state"])
+    marks.saw(BatchRef("a", 0, 10), Seen(5, (), 60))
+    reason[0] = "the log is full"
+    for _ in range(10):
+        clock.now += 25
+        assert silence.taken() == {}
+    reason[0] = ""
+    clock.now += 25
+    assert silence.taken() == {}, "let go only now: its events are on their way"
+    clock.now += 10
+    assert silence.taken() == {"a": 10}
+    log.close()
+    ledger.close()
+    marks.close_store()
+
+
 def test_where_rows_come_from_another_log_what_was_in_that_must_have_come_through_first(
     tmp_path: Path,
 ) -> None:

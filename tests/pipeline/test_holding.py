@@ -40,6 +40,8 @@ sinks:
         (RABBIT, "allowed_lateness: 15m, acknowledge: delivered", "may-deadlock",
          "200000 / 1500 s = 133.3 a second"),
         (FILES, "acknowledge: delivered", "may-deadlock", "bytes of its log"),
+        (RABBIT, "acknowledge: delivered", "may-deadlock",
+         "200000 events (prefetch) or "),
         (RABBIT, "allowed_lateness: 15m, acknowledge: delivered, idle_after: 3m", "held-too-long",
          "size 600 s + allowed_lateness 900 s + idle_after 180 s = 1680 s"),
         (HTTP, "acknowledge: delivered, idle_after: 1m", "held-too-long", "300 s (acknowledge_within)"),
@@ -56,6 +58,16 @@ def test_a_window_that_may_not_let_go_in_time_is_refused_with_the_arithmetic(
 @pytest.mark.parametrize("window", ["allowed_lateness: 15m", "acknowledge: delivered, idle_after: 1m"])
 def test_a_window_that_lets_go_of_its_events_is_accepted(tmp_path: Path, window: str) -> None:
     assert codes(tmp_path, RABBIT, window) == []
+
+
+def test_what_a_window_may_hold_at_most_is_said_where_it_waits_for_events_that_may_be_held_back(
+    tmp_path: Path,
+) -> None:
+    assert codes(tmp_path, RABBIT, "acknowledge: delivered, idle_after: 1m") == []
+    (warning,) = load(tmp_path / "p.yaml", default()).warnings
+    assert warning.code == "may-deadlock" and "200000 / 660 s = 303 a second" in warning.message
+    assert codes(tmp_path, RABBIT, "idle_after: 1m") == []
+    assert load(tmp_path / "p.yaml", default()).warnings == ()
 
 
 @pytest.mark.parametrize(

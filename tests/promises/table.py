@@ -77,6 +77,8 @@ PROMISES: dict[str, dict[int, str]] = {
         40: "Dead letters are listed, shown, replayed to what failed only, and dropped.",
     },
     "Attacks": {
+        44: "A node that is renamed or removed while rows are owed to it, or it holds events, leaves nothing "
+        "behind that counts as done; the run says what waits, and how to finish it or give it up.",
         46: "No single message, header, file or request can stop its source; no slow or silent client keeps "
         "others out.",
     },

@@ -10,6 +10,7 @@ from pyroaring import BitMap64
 from signoff.engine.answers import left_behind
 from signoff.engine.division import all_joints, buffers_on_disk
 from signoff.engine.joints import NO_LIMIT, Joint, buffer_place
+from signoff.engine.left_states import give_up_left
 from signoff.ledger.batches import Answer
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BUFFER, Account, SinkState
@@ -80,6 +81,7 @@ def give_up(graph: Graph, ledger: Ledger, name: str) -> int:
     bearer = left_behind(graph, name, ledger, {})
     bearer.tend()
     bearer.close()
+    give_up_left(place, ledger.books(source).next)
     return dropped
 
 

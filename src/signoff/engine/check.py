@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from signoff.engine.compile import compile_source
 from signoff.engine.division import all_joints, divide
+from signoff.engine.left_states import check_left
 from signoff.engine.parts import graphs, no_events
 from signoff.engine.session import start_session
 from signoff.errors import PipelineError, Problem
@@ -44,6 +45,7 @@ def _check(graph: Graph, spark: SparkSession) -> list[Problem]:
     if not problems:
         try:
             all_joints(graph)
+            check_left(graph)
             graphs(divide(graph), spark)
         except PipelineError as error:
             problems |= dict.fromkeys(error.problems)

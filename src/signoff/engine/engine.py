@@ -36,6 +36,7 @@ from signoff.engine.stream import StreamQuery
 from signoff.engine.windows import Silence, WindowQuery, way_to
 from signoff.errors import PermanentError, StateError, TransientError
 from signoff.intake.holding import Held
+from signoff.intake.status import read_status
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.store import no_room
@@ -97,6 +98,7 @@ class Engine:
                 [query for query in self.queries.values() if entry.sink in query.runner.windows.values()],
                 self.ledger,
                 ways,
+                self._why_held,
             )
             for _, entry in self._entries
             if isinstance(entry.sink, WindowIntake)
@@ -187,6 +189,15 @@ class Engine:
 
     def _held(self) -> dict[str, Held]:
         return {name: query.holding.held for name, query in self.queries.items() if query.holding.held}
+
+    def _why_held(self, source: str) -> str:
+        """Why no more events of a source come to the steps behind it, for now; '' if they do."""
+        if (reason := self.queries[source].why_held()) or source not in self.graph.sources:
+            return reason
+        status = read_status(self.graph.state / "intake" / source)
+        if status is None or status.state not in ("receiving", "held"):
+            return ""
+        return status.held_because or (status.reason or "held" if status.state == "held" else "")
 
     def _finished(self) -> bool:
         return self.control.stopping and (self.idle or self.control.overdue)

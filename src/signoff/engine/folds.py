@@ -273,8 +273,8 @@ def check_fold(graph: Graph, joint: FoldJoint, columns: Mapping[str, DataType]) 
                 "state-changed",
                 f"has {number} open group{'' if number == 1 else 's'} that began with {what}",
                 at=at,
-                hint="run the pipeline as it was until they have ended; "
-                "or give the step another name: its state begins anew, and the old groups never end",
+                hint="run the pipeline as it was until they have ended; or give them up: take the step out "
+                f"of the file, signoff buffers drop FILE {joint.name}, and put it back",
             )
         ]
     )

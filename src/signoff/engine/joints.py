@@ -223,7 +223,6 @@ def handover(graph: Graph, joint: Joint) -> HandoverConfig:
             **fields,
             "panes": window.panes,
             "keys": window.keys,
-            "measures": window.measures,
             "combines": _same_rows_again(graph, joint.node.name),
             "with_origins": bool(joint.awaited_by),
             "progress": window.progress,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
@@ -12,19 +13,21 @@ from signoff.engine.control import Control
 from signoff.engine.division import Division, divide
 from signoff.engine.folds import check_fold
 from signoff.engine.joints import FoldJoint, Joint, WindowJoint
+from signoff.engine.left_states import check_left
 from signoff.engine.query import Shared
 from signoff.engine.serving import build_sinks
-from signoff.engine.windows import check_shape
+from signoff.engine.windows import check_shape, results_of
 from signoff.errors import PipelineError
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import SourceConfig
+from signoff.state.windowing import WindowIntakeConfig
 from signoff.transforms.contract import FieldError
 from signoff.transforms.fold import group_schema
 from signoff.transforms.frame import MARK, MergeConflict, unified
 from signoff.transforms.rows import check_kept
-from signoff.transforms.window import RESULT_ID, WindowInput, link_schema, merged
+from signoff.transforms.window import WindowInput, link_schema, measures_of
 
 _COLUMNS = (
     "_sequence BIGINT, payload {payload}, headers MAP<STRING, STRING>, message_id STRING, "
@@ -35,7 +38,9 @@ _COLUMNS = (
 def build_parts(
     graph: Graph, spark: SparkSession, ledger: Ledger, letters: DeadLetters, control: Control
 ) -> list[Shared]:
-    """The part in front first, then those behind the buffers. Raises PipelineError, as Spark finds out."""
+    """The part in front first, then those behind the buffers. Raises PipelineError, as Spark finds out, and
+    where a state holds events that nobody would ever get."""
+    check_left(graph)
     return [
         Shared(part, spark, ledger, letters, build_sinks(part), control)
         for part in graphs(divide(graph), spark)
@@ -52,11 +57,11 @@ def graphs(division: Division, spark: SparkSession) -> list[Graph]:
     for joint in division.joints:
         columns = _columns(joint, plans)
         if isinstance(joint, WindowJoint):
-            rows = link_schema(joint.window, columns)
+            rows = link_schema(joint.window, columns, spark)
             check_shape(division.whole, joint, rows.json())
+            parts[0] = _with_measures(parts[0], joint, columns, spark)
             parts.append(joint.behind(division.whole, rows.json()))
-            results = merged(joint.window, joint.name, spark.createDataFrame([], rows)).schema
-            columns = {field.name: field.dataType for field in results if field.name != RESULT_ID}
+            columns = results_of(division.whole, joint, rows, spark)
             joint = joint.results
         elif isinstance(joint, FoldJoint):
             check_fold(division.whole, joint, columns)
@@ -66,6 +71,18 @@ def graphs(division: Division, spark: SparkSession) -> list[Graph]:
         behind = joint.behind(division.whole, _as_json(columns))
         parts += graphs(divide(behind, joint), spark)
     return parts
+
+
+def _with_measures(
+    graph: Graph, joint: WindowJoint, columns: Mapping[str, DataType], spark: SparkSession
+) -> Graph:
+    """The part in front, in which it is known which aggregates can be put together."""
+    measures, all_of_them = measures_of(joint.window, columns, spark)
+    node = graph.nodes[joint.sink]
+    assert isinstance(node.config, WindowIntakeConfig)
+    update = {"measures": measures, "combines": node.config.combines and all_of_them}
+    nodes = {**graph.nodes, joint.sink: replace(node, config=node.config.model_copy(update=update))}
+    return replace(graph, nodes=nodes)
 
 
 def no_events(graph: Graph, source: str, spark: SparkSession) -> DataFrame:

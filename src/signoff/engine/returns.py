@@ -218,15 +218,13 @@ class WindowBearer(ResultsBearer):
                 self._waiting[key] = left
 
     def _key(self, start: int, row: Mapping[str, object]) -> str:
-        values = (row.get(name) for name in self._keys)
-        # Spark makes one group of 0.0 and -0.0.
-        return json.dumps([start, *(value + 0.0 if isinstance(value, float) else value for value in values)])
+        return json.dumps([start, *(row.get(name) for name in self._keys)])
 
     @staticmethod
     def _read(log: LogReader, start: int, end: int) -> Iterator[tuple[int, dict[str, Any]]]:
         for first, events in log.read(start, end, ["payload"]):
             for place, payload in enumerate(events.column("payload").to_pylist()):
-                yield first + place, json.loads(payload)
+                yield first + place, json.loads(payload, parse_float=_number)
 
 
 class FoldBearer(ResultsBearer):
@@ -241,6 +239,12 @@ class FoldBearer(ResultsBearer):
             for place, row in zip(*(numbers.tolist() for numbers in origins_of(events)), strict=True):
                 members.setdefault(first + place, []).append(row)
             yield from ((number, rows) for number, rows in members.items() if number in new)
+
+
+def _number(text: str) -> str:
+    """Numbers with a point as they are written, in rows and results alike: as floats two decimals might be
+    one. Spark makes one group of 0.0 and -0.0."""
+    return "0.0" if text == "-0.0" else text
 
 
 def _micros(text: str) -> int:

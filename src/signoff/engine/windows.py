@@ -7,16 +7,20 @@ store, and hands the results on when Spark closes their windows. In which order,
 from __future__ import annotations
 
 import json
+import logging
+import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import DataStreamReader
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from signoff.engine.batch import owes
 from signoff.engine.joints import Joint, StateSourceConfig, WindowJoint, buffer_place
@@ -26,26 +30,22 @@ from signoff.engine.rows_source import parsed_rows, rows_stream
 from signoff.errors import PipelineError
 from signoff.ledger.ledger import Ledger
 from signoff.pipeline.graph import Graph
+from signoff.pipeline.secrets import redact
 from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Sink
 from signoff.state.marks import Marks, Progress
-from signoff.state.windowing import WindowIntake, marks_path
-from signoff.transforms.window import RESULT_ID, WindowConfig, merged
+from signoff.state.partial import START
+from signoff.state.windowing import MARK, WindowIntake, marks_path
+from signoff.transforms.aggregates import ARGUMENT as _ARGUMENT
+from signoff.transforms.rows import unfit
+from signoff.transforms.window import RESULT_ID, STATE_SETTINGS, WindowConfig, merged, state_session
 
-_SETTINGS = {
-    # One operator with state, two watermarks: Spark's rule against the latter is for several operators.
-    "spark.sql.streaming.statefulOperator.allowMultiple": "false",
-    "spark.sql.streaming.multipleWatermarkPolicy": "min",
-    # Windows are closed, and given out, by the batch after the one that has brought the mark.
-    "spark.sql.streaming.noDataMicroBatches.enabled": "true",
-    # A division by zero in an aggregate is null: an error would end the query for good.
-    "spark.sql.ansi.enabled": "false",
-}
+logger = logging.getLogger(__name__)
 
 
 class WindowQuery(KeepingQuery):
     """The state of one window."""
 
-    settings: ClassVar[dict[str, str]] = _SETTINGS
+    settings: ClassVar[dict[str, str]] = STATE_SETTINGS
 
     def __init__(self, shared: Shared, source: str) -> None:
         super().__init__(shared, source)
@@ -53,8 +53,8 @@ class WindowQuery(KeepingQuery):
         self._window = self.config.window
         self._schema = StructType.fromJson(json.loads(self.config.columns))
         self._marks = Marks(graph_marks(shared.graph, source), Progress(0), ())
-        self._shape = state_shape(self._window, self.config.columns)
-        self.checkpoint.keeps_state(self._shape)
+        self._shape = noted_shape(self._window, self.config.columns)
+        self.checkpoint.keeps_state(state_shape(self._window, self.config.columns))
         self.remind: Callable[[], None] = lambda: None
         """Have the mark put into the log once more."""
 
@@ -67,7 +67,7 @@ class WindowQuery(KeepingQuery):
             self.remind()
 
     def _holds_events(self) -> bool:
-        return self._marks.open_windows or not self._marks.all_given
+        return self._marks.holds_events
 
     @property
     def idle(self) -> bool:
@@ -118,6 +118,9 @@ class Silence:
     is in the log is taken, which is hardly ever so, but all that was there when the window had heard nothing
     for long enough. Where that log gets its rows from others (see `division`), all that was in these must
     have come through first.
+
+    A source that is held back (no room in its log, too many events that are not settled, too many open
+    batches) is not silent: nobody knows what it would say. It begins to be when it is let go.
     """
 
     def __init__(
@@ -126,10 +129,18 @@ class Silence:
         queries: Sequence[SourceQuery],
         ledger: Ledger,
         ways: Mapping[str, Sequence[Stage]] | None = None,
+        held: Callable[[str], str] = lambda _: "",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.window, self.queries = window, queries
         self._ledger, self._ways = ledger, ways or {}
         """What is in front of a source, the first one first."""
+        self._held, self._clock = held, clock
+        """Why a source is held back, or ''."""
+        self._held_at: dict[str, float] = {}
+        """When a source was last seen to be held back."""
+        self._named: set[str] = set()
+        """Those that were said to be waited for although they are held back."""
         self._reached: dict[tuple[str, float], tuple[int, int]] = {}
         """Of a source, and since when it is silent: so many stages in front of it are through, and up to
         where the events of the next one had come then."""
@@ -137,6 +148,9 @@ class Silence:
     def taken(self) -> dict[str, int]:
         """For each source that is silent, up to where its events had come then, if all of these are taken."""
         silent = self.window.marks.silent()
+        for query in self.queries:
+            self._look(query.source, waits=query.source in silent)
+        silent = {source: since for source, since in silent.items() if not self._held_lately(source)}
         mine = {query.source: query for query in self.queries}
         found: dict[str, int] = {}
         reached: dict[tuple[str, float], tuple[int, int]] = {}
@@ -154,6 +168,25 @@ class Silence:
                 found[source] = head
         self._reached = reached
         return found
+
+    def _look(self, source: str, *, waits: bool) -> None:
+        names = [source, *(stage.query.source for stage in self._ways.get(source, ()))]
+        reason = next(filter(None, map(self._held, names)), "")
+        if not reason:
+            self._named.discard(source)
+            return
+        self._held_at[source] = self._clock()
+        if waits and source not in self._named:
+            self._named.add(source)
+            logger.warning(
+                'a window waits for "%s", which is held back: %s. If that lasts because its events wait for '
+                "this window, give it more room (log.max_bytes, prefetch) or use acknowledge: save_point",
+                source, reason,
+            )  # fmt: skip
+
+    def _held_lately(self, source: str) -> bool:
+        idle = self.window.marks.idle_after
+        return source in self._held_at and self._clock() - self._held_at[source] <= (idle or 0.0)
 
 
 def way_to(source: str, joints: Sequence[Joint], queries: Mapping[str, SourceQuery]) -> list[Stage]:
@@ -177,18 +210,20 @@ def state_shape(window: WindowConfig, columns: str) -> str:
     return json.dumps({**window.shape, "columns": columns}, sort_keys=True)
 
 
+def noted_shape(window: WindowConfig, columns: str) -> str:
+    """The same, and what decides which of the open windows are given out."""
+    return json.dumps({**window.shape, "columns": columns, "emit": window.emit}, sort_keys=True)
+
+
 def check_shape(graph: Graph, joint: WindowJoint, columns: str) -> None:
     """Raises PipelineError where the state was begun for another form of the window and holds events."""
-    marks = Marks(graph_marks(graph, joint.source), Progress(0), (), readonly=True)
-    try:
-        known, wanted = marks.shape, state_shape(joint.window, columns)
-        held = marks.open_windows or not marks.all_given
-    finally:
-        marks.close_store()
-    if not known or known == wanted or not held:
+    known, held = _noted(graph, joint)
+    if not known or not held:
         return
-    before, now = json.loads(known), json.loads(wanted)
-    changed = next(name for name in (*joint.window.shape, "columns") if before.get(name) != now.get(name))
+    before, now = json.loads(known), json.loads(noted_shape(joint.window, columns))
+    changed = next((name for name in now if _differs(name, before, now)), None)
+    if changed is None:
+        return
     raise PipelineError(
         [
             joint.node.problem(
@@ -196,10 +231,75 @@ def check_shape(graph: Graph, joint: WindowJoint, columns: str) -> None:
                 f'has open windows that were begun with another "{changed}" ({said(before.get(changed))})',
                 at=changed,
                 hint="let them be closed first: run the pipeline as it was once more, with idle_after: 1s; "
-                "or give the step another name: its state begins anew, and the old windows are never closed",
+                "or give up what they hold: remove the step, run signoff buffers drop FILE "
+                f"{joint.name}, and add it again",
             )
         ]
     )
+
+
+def _differs(name: str, before: Mapping[str, object], now: Mapping[str, object]) -> bool:
+    """Whether what has changed loses open windows. With `updates`, Spark gives out only those that change:
+    one that is open already, and gets no more events, would never be. The other way round nothing is lost."""
+    if name == "emit":
+        return (before.get(name), now[name]) == ("closed", "updates")
+    return before.get(name) != now[name]
+
+
+def _noted(graph: Graph, joint: WindowJoint) -> tuple[str, bool]:
+    """The form that the state was begun for, and whether it holds events."""
+    marks = Marks(graph_marks(graph, joint.source), Progress(0), (), readonly=True)
+    try:
+        return marks.shape, marks.holds_events
+    finally:
+        marks.close_store()
+
+
+def results_of(
+    graph: Graph, joint: WindowJoint, rows: StructType, spark: SparkSession
+) -> dict[str, DataType]:
+    """The columns of the results, of rows with such columns. Raises PipelineError for aggregates that no
+    stream can have: Spark is asked, by a stream with one row, unless it has had that state before."""
+    session = state_session(spark)
+    results = merged(joint.window, joint.name, session.createDataFrame([], rows)).schema
+    columns = {field.name: field.dataType for field in results if field.name != RESULT_ID}
+    for name, kind in columns.items():
+        if (wrong := unfit(kind)) is not None:
+            text = f'makes a column "{name}" of type {wrong.simpleString()}, which a log cannot keep'
+            hint = "convert it: unix_micros(…) of a time, CAST(… AS STRING)"
+            raise PipelineError([joint.node.problem("type-error", text, at=f"aggregates.{name}", hint=hint)])
+    if any(name.startswith(_ARGUMENT) for name in rows.names):
+        known, _ = _noted(graph, joint)
+        if known != noted_shape(joint.window, rows.json()):
+            _try_out(joint, rows, session)
+    return columns
+
+
+def _try_out(joint: WindowJoint, rows: StructType, session: SparkSession) -> None:
+    stream = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    payload = F.lit(json.dumps({START: 0, MARK: 0}))
+    results = merged(joint.window, joint.name, parsed_rows(stream.select(payload.alias("payload")), rows))
+    with tempfile.TemporaryDirectory(prefix="signoff-window-") as directory:
+        try:
+            query = (
+                results.writeStream.format("noop")
+                .outputMode("update")
+                .option("checkpointLocation", directory)
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+        except (AnalysisException, StreamingQueryException) as error:
+            text = f"Spark cannot keep such aggregates in the state of a stream: {_reason(error)}"
+            hint = "use others, such as collect_list(…), and compute the rest of them behind the window"
+            raise PipelineError(
+                [joint.node.problem("cannot-stream", text, at="aggregates", hint=hint)]
+            ) from None
+
+
+def _reason(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return redact(lines[0] if lines else type(error).__name__)[:500]
 
 
 @dataclass(frozen=True)

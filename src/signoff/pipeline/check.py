@@ -412,23 +412,31 @@ class _Checker:
             for source in sorted(graph.upstream_sources(name)):
                 config = graph.nodes[source].config
                 assert isinstance(config, SourceConfig)
-                if not step.config.lets_go:
-                    self._may_deadlock(name, step.config, source, config)
-                elif graph.acknowledges(source):
+                self._may_deadlock(name, step.config, source, config)
+                if step.config.lets_go and graph.acknowledges(source):
                     self._held_too_long(name, step.config, source, config)
 
     def _may_deadlock(self, name: str, step: TransformConfig, source: str, config: SourceConfig) -> None:
         held, limit = sum(step.holds.values()), config.most_unacknowledged
         sums = " + ".join(f"{field} {seconds:g} s" for field, seconds in step.holds.items() if seconds)
-        room = f"{config.log.max_bytes} bytes of its log" if limit is None else f"{limit} events (prefetch)"
+        room = f"{config.log.max_bytes} bytes of its log"
+        room = room if limit is None else f"{limit} events (prefetch) or {room}"
         rate = f", that is {limit} / {held:g} s = {limit / held:.4g} a second" if limit and held else ""
         least = f": {sums} = {held:g} s" if held else ""
         message = (
             f'{self.nodes[name].label} holds events until later ones come{least}. "{source}" '
             f"delivers none while {room} are unacknowledged{rate}: with more than that nobody lets go"
         )
-        hint = f"set {step.lets_go_by}, or use acknowledge: save_point"
-        self.problems.append(self.nodes[name].problem("may-deadlock", message, at="acknowledge", hint=hint))
+        if not step.lets_go:
+            hint = f"set {step.lets_go_by}, or use acknowledge: save_point"
+            self.problems.append(
+                self.nodes[name].problem("may-deadlock", message, at="acknowledge", hint=hint)
+            )
+        elif step.needs_later_events:
+            hint = "raise the limits so that the events of that time fit, or use acknowledge: save_point"
+            self.warnings.append(
+                self.nodes[name].problem("may-deadlock", message, at="acknowledge", hint=hint)
+            )
 
     def _held_too_long(self, name: str, step: TransformConfig, source: str, config: SourceConfig) -> None:
         held = sum(step.holds.values())

@@ -200,6 +200,12 @@ class TransformConfig(InputsConfig):
         return True
 
     @property
+    def needs_later_events(self) -> bool:
+        """Whether what is held is let go only when later events could have come: a source that is held back
+        for want of room, which what is held here takes up, would wait for ever."""
+        return False
+
+    @property
     def lets_go_by(self) -> str:
         """The field that makes it let go."""
         return "idle_after"

@@ -86,11 +86,32 @@ CODES: dict[str, Code] = {
         "A step that keeps state was changed in a way that the state it has cannot follow, while it holds "
         "events.",
         "Let its windows be closed first: run the pipeline as it was once more, with `idle_after: 1s`. "
-        "Groups of a fold end by events or by their timeout. Or give "
-        "the step another name: its state begins anew, and the windows of the old one are never closed.",
+        "Groups of a fold end by events or by their timeout. Or give up what it holds: take the step out of "
+        "the file, `signoff buffers drop FILE NAME`, and put it back.",
         'alarms.yaml:21 [state-changed] transform "counts" has open windows that were begun with '
         'another "keys" '
         '(["stationId"])',
+    ),
+    "state-left": Code(
+        "A window or fold was renamed or removed, or became another step, while it held events: they would "
+        "be in no result.",
+        "Put it back and let it end: run the pipeline as it was, a window with `idle_after: 1s`. Or give up "
+        "what it holds, with `signoff buffers drop FILE NAME`: events that waited for results count as "
+        "dropped, those that were settled by a save point are lost.",
+        'alarms.yaml [state-left] the step "counts" is not in the pipeline, or is another one, but its state '
+        "holds open windows",
+    ),
+    "cannot-stream": Code(
+        "Spark cannot keep an aggregate in the state of a stream.",
+        "Use another one, such as `collect_list`, and compute the rest of it behind the window.",
+        'alarms.yaml:21 [cannot-stream] transform "counts": Spark cannot keep such aggregates in the state '
+        "of a stream: …",
+    ),
+    "distinct-aggregate": Code(
+        "An aggregate of a window is of DISTINCT values, which no stream can have.",
+        "Use `size(collect_set(…))` for an exact count, or `approx_count_distinct(…)`.",
+        'alarms.yaml:21 [distinct-aggregate] transform "counts": count(DISTINCT id) aggregates DISTINCT '
+        "values, which a stream cannot",
     ),
     "state-lost": Code(
         "The state of a window or fold is damaged or gone, and it held events.",

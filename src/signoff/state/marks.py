@@ -94,6 +94,10 @@ class Marks(StateNotes):
         """When a source has last sent something, by that clock; a new process waits anew."""
 
     @property
+    def idle_after(self) -> float | None:
+        return self._progress.idle_after
+
+    @property
     def mark(self) -> int | None:
         """Windows that end here or before are closed for new batches; None: none is."""
         with self._store.read() as db:
@@ -216,6 +220,17 @@ class Marks(StateNotes):
         """Spark has given out the results of all windows that end here or before."""
         with self._store.write() as db:
             db.execute("UPDATE reached SET given = ?", (upto,))
+
+    def give_up(self) -> None:
+        """What is in open windows is given up; the next state begins with none."""
+        with self._store.write() as db:
+            db.execute("UPDATE reached SET last_end = mark, given = mark, shape = ''")
+            db.execute("DELETE FROM stamps")
+
+    @property
+    def holds_events(self) -> bool:
+        """Whether windows are open, or closed ones not handed on."""
+        return self.open_windows or not self.all_given
 
     @property
     def all_given(self) -> bool:

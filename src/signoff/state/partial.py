@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 
 START, ORIGIN = "__start", "__origin"
 Function = Literal["rows", "count", "sum", "avg", "min", "max"]
@@ -60,9 +62,12 @@ class Partials:
     """Keep all events a row was made from, and not only the first."""
     _tables: list[pa.Table] = field(default_factory=list)
     _rows: int = 0
+    _floats: dict[str, pa.DataType] = field(default_factory=dict)
+    """Partial values that are kept as integers in the order of their floats: see `_in_order`."""
 
     def add(self, rows: pa.Table) -> None:
         """Rows with `__start`, `__origin`, the keys and the measures' columns."""
+        rows = self._comparable(rows)
         if self.with_origins:
             self._tables.append(rows)
             return
@@ -77,8 +82,22 @@ class Partials:
         if not self._tables:
             return None
         if self.with_origins:
-            return self._first(pa.concat_tables(self._tables).combine_chunks())
-        return self._again(self._tables)
+            made = self._first(pa.concat_tables(self._tables).combine_chunks())
+        else:
+            made = self._again(self._tables)
+        for name, kind in self._floats.items():
+            place = made.schema.get_field_index(name)
+            made = made.set_column(place, name, _from_order(made.column(name)).cast(kind))
+        return made
+
+    def _comparable(self, rows: pa.Table) -> pa.Table:
+        for measure in self.measures:
+            if measure.function in ("min", "max") and pt.is_floating(rows.schema.field(measure.column).type):
+                place = rows.schema.get_field_index(measure.column)
+                values = rows.column(place)
+                self._floats[measure.result] = values.type
+                rows = rows.set_column(place, measure.column, _in_order(values))
+        return rows
 
     def _keep(self, table: pa.Table) -> None:
         self._tables.append(table)
@@ -99,13 +118,26 @@ class Partials:
         return self._grouped(together, [(name, _AGAIN[function]) for _, function, name in self._parts])
 
     def _grouped(self, rows: pa.Table, aggregates: list[tuple[str, str]]) -> pa.Table:
+        unique = list(dict.fromkeys(aggregates))  # `count(*)` may be there twice
         wanted: list[tuple[str | list[str], str]] = [
-            ((column or []), function) for column, function in aggregates
+            ((column or []), function) for column, function in unique
         ]
         made = rows.group_by([START, *self.keys], use_threads=False).aggregate(wanted)
-        names = [name for _, _, name in self._parts]
-        given = made.schema.names
         found = [f"{column}_{function}" if column else function for column, function in aggregates]
-        columns = [START, *self.keys, *found]
-        assert set(columns) <= set(given)
-        return made.select(columns).rename_columns([START, *self.keys, *names])
+        names = [START, *self.keys, *(name for _, _, name in self._parts)]
+        return pa.Table.from_arrays([made.column(name) for name in (START, *self.keys, *found)], names)
+
+
+def _in_order(values: pa.ChunkedArray) -> pa.Array:
+    """Floats as integers in the order that Spark has: NaN, which Arrow leaves out, is the greatest."""
+    whole = values.combine_chunks().cast(pa.float64())
+    numbers = whole.fill_null(0).to_numpy(zero_copy_only=False)
+    bits = np.where(np.isnan(numbers), np.nan, numbers).view(np.int64)
+    return pa.array(bits ^ ((bits >> 63) & np.int64(2**63 - 1)), mask=~np.asarray(whole.is_valid()))
+
+
+def _from_order(values: pa.ChunkedArray) -> pa.Array:
+    whole = values.combine_chunks()
+    numbers = whole.fill_null(0).to_numpy(zero_copy_only=False)
+    floats = (numbers ^ ((numbers >> 63) & np.int64(2**63 - 1))).view(np.float64)
+    return pa.array(floats, mask=~np.asarray(whole.is_valid()))

@@ -41,11 +41,11 @@ class WindowIntakeConfig(HandoverConfig):
 
     panes: Panes
     keys: tuple[str, ...]
-    measures: tuple[Measure, ...] | None
-    """None: they cannot be put together from partial ones, and events are handed on as they are."""
+    measures: tuple[Measure, ...] = ()
+    """The aggregates that can be put together from partial ones; known when the part in front is compiled."""
     combines: bool
     """The events of a task are put together; else each is handed on for itself, in each of its windows: where
-    a batch that is done again may have other events."""
+    a batch that is done again may have other events, or not all aggregates are such."""
     with_origins: bool
     """Events wait for the results, so that all of them must be known."""
     progress: Progress
@@ -60,7 +60,7 @@ class WindowIntake(HandoverSink):
 
     def __init__(self, config: WindowIntakeConfig) -> None:
         self._config = config
-        self.wants_ids = not combining(config)
+        self.wants_ids = not config.combines
         super().__init__(config.sink, config.place, config.max_bytes, config.when_full)
 
     def _forget(self) -> None:
@@ -131,7 +131,7 @@ class WindowIntake(HandoverSink):
     def _recognised(self, batch: BatchRef, durable: int) -> bool:
         """Partial rows of a batch that comes again are the same rows, cut up in another way."""
         _, notes = self._open()
-        return combining(self._config) and any(h.last <= durable for h in notes.find(batch))
+        return self._config.combines and any(h.last <= durable for h in notes.find(batch))
 
     def _append(self, batch: BatchRef, events: pa.Table) -> None:
         log, _ = self._open()
@@ -152,8 +152,7 @@ class _WindowWriter(Writer):
     def __init__(self, config: WindowIntakeConfig, part: Part) -> None:
         self._config, self._part = config, part
         self._writer = PartWriter(config.place.parts, part)
-        measures = config.measures or ()
-        self._partials = Partials(config.keys, measures, config.with_origins)
+        self._partials = Partials(config.keys, config.measures, config.with_origins)
         self._latest: int | None = None
         self._last_end = 0
         self._tail: list[tuple[int, int]] = []
@@ -172,7 +171,7 @@ class _WindowWriter(Writer):
         self._last_end = max(self._last_end, int(starts.max()) + self._config.panes.size)
         given = rows.drop_columns([name for name in (TIME, MARK) if name in rows.schema.names])
         chosen = given if len(places) == len(times) else given.take(pa.array(places))
-        if not combining(self._config):
+        if not self._config.combines:
             self._writer.write(self._each(chosen, starts))
             return
         table = pa.Table.from_batches([chosen.drop_columns([EVENT_ID, ORIGIN])])
@@ -211,7 +210,7 @@ class _WindowWriter(Writer):
     def _each(self, rows: pa.RecordBatch, starts: Numbers) -> pa.RecordBatch:
         """Every event in every window of it, as a row with an id of its own."""
         ids = [
-            f"{event}/{start // 1_000_000}"
+            f"{event}/{start // 1_000_000 if start % 1_000_000 == 0 else start / 1_000_000}"
             for event, start in zip(rows.column(EVENT_ID).to_pylist(), starts.tolist(), strict=True)
         ]
         columns = self._columns(rows)
@@ -220,9 +219,8 @@ class _WindowWriter(Writer):
 
     def _columns(self, rows: pa.RecordBatch) -> dict[str, pa.Array]:
         measures = self._config.measures
-        if measures is None:
-            return {name: rows.column(name) for name in rows.schema.names if name not in (EVENT_ID, ORIGIN)}
-        columns = {name: rows.column(name) for name in self._config.keys}
+        own = {EVENT_ID, ORIGIN, *(measure.column for measure in measures)}
+        columns = {name: rows.column(name) for name in rows.schema.names if name not in own}
         for measure in measures:
             columns |= measure.of_rows(rows)
         return columns
@@ -303,10 +301,6 @@ class _LateWriter(Writer):
 
     def close(self) -> bytes | None:
         return json.dumps(self._numbers).encode() if self._numbers else None
-
-
-def combining(config: WindowIntakeConfig) -> bool:
-    return config.combines and config.measures is not None
 
 
 def marks_path(place: LinkPlace) -> Path:

@@ -40,16 +40,16 @@ class RowsConfig(Transform):
 def check_kept(schema: Mapping[str, DataType]) -> None:
     """Raises FieldError for a column that would not come back from a buffer as it was."""
     for name, kind in schema.items():
-        if (wrong := _unfit(kind)) is not None:
+        if (wrong := unfit(kind)) is not None:
             message = f'column "{name}" ({wrong.simpleString()}) cannot be kept in a buffer'
             raise FieldError("buffer", "buffer-type", message, "cast it with a select before this sink")
 
 
-def _unfit(kind: DataType) -> DataType | None:
+def unfit(kind: DataType) -> DataType | None:
     if isinstance(kind, StructType):
-        return next((found for field in kind if (found := _unfit(field.dataType)) is not None), None)
+        return next((found for field in kind if (found := unfit(field.dataType)) is not None), None)
     if isinstance(kind, ArrayType):
-        return _unfit(kind.elementType)
+        return unfit(kind.elementType)
     if isinstance(kind, MapType):
-        return kind if not isinstance(kind.keyType, StringType) else _unfit(kind.valueType)
+        return kind if not isinstance(kind.keyType, StringType) else unfit(kind.valueType)
     return kind if kind.simpleString().startswith(_NO_WAY_BACK) else None

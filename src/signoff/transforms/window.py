@@ -12,21 +12,19 @@ well.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import (
     ArrayType,
     DataType,
-    DecimalType,
-    IntegralType,
     LongType,
     MapType,
+    StringType,
     StructField,
     StructType,
     TimestampNTZType,
@@ -36,20 +34,30 @@ from pyspark.sql.types import (
 
 from signoff.pipeline.durations import Duration
 from signoff.pipeline.model import Config, Names
+from signoff.sinks.contract import EVENT_ID, ORIGIN
 from signoff.state.marks import Progress
 from signoff.state.panes import Panes
 from signoff.state.partial import START, Measure
 from signoff.state.windowing import MARK as CLOSED
 from signoff.state.windowing import TIME
+from signoff.transforms.aggregates import aggregates_of, calls_of, handed_fields, kept, values_of
 from signoff.transforms.contract import FieldError, Step, Transform
 from signoff.transforms.frame import CHILD, MARK, RECEIVED_AT, SEQUENCE, View, begin_again
 from signoff.transforms.merge import check_keys
 
+STATE_SETTINGS = {
+    # One operator with state, two watermarks: Spark's rule against the latter is for several operators.
+    "spark.sql.streaming.statefulOperator.allowMultiple": "false",
+    "spark.sql.streaming.multipleWatermarkPolicy": "min",
+    # Windows are closed, and given out, by the batch after the one that has brought the mark.
+    "spark.sql.streaming.noDataMicroBatches.enabled": "true",
+    # A division by zero of aggregates is null: an error would end the query for good.
+    "spark.sql.ansi.enabled": "false",
+    # Else what several aggregates have in common is computed outside of what makes an error of it null.
+    "spark.sql.subexpressionElimination.enabled": "false",
+}
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 RESULT_ID = "__id"
-_INTEGERS = DecimalType(37, 0)
-"""Whole numbers are summed up in this type, in which they cannot overflow."""
-_SIMPLE = re.compile(r"^\s*(count|sum|avg|mean|min|max)\s*\((.*)\)\s*$", re.IGNORECASE | re.DOTALL)
 _MICROS = 1_000_000
 
 
@@ -90,9 +98,11 @@ class WindowConfig(_WithLate):
     keys: Names = ()
     """Columns: one result for each combination of their values in a window."""
     aggregates: dict[str, str] = Field(min_length=1)
-    """`name: expression` pairs of Spark SQL aggregates: `count(*)`, `avg(value)`, `max_by(value, time)`.
-    Where all are a `count`, `sum`, `avg`, `min` or `max`, what is handed on is small; any other expression
-    makes each event be handed on for itself. A sum that overflows is null."""
+    """`name: expression` pairs of Spark SQL aggregates: `count(*)`, `sum(a) / sum(b)`, `max_by(value, time)`.
+    Where all calls are a `count`, `sum`, `avg`, `min` or `max`, what is handed on is small; any other makes
+    each event be handed on for itself. An event whose arguments cannot be computed is a dead letter;
+    a sum that overflows, or an expression of aggregates that cannot be computed, is null.
+    `DISTINCT` is refused: use `size(collect_set(…))` or `approx_count_distinct(…)`."""
     allowed_lateness: Annotated[Duration, Field(ge=0)] = 0
     """How far behind an event may be: a window is closed when time has come this far beyond its end."""
     watermark: Literal["bounded"] | LastEvents = "bounded"
@@ -106,7 +116,8 @@ class WindowConfig(_WithLate):
     results it went into are delivered."""
     idle_after: Annotated[Duration, Field(gt=0)] | None = None
     """When no event has come to it for so long, the open windows are closed; null waits for the events that
-    say that their time is over. With several sources, one that is silent for so long is not waited for."""
+    say that their time is over. With several sources, one that is silent for so long is not waited for. One
+    that is held back (its log is full, too many of its events are unacknowledged) is not silent."""
     earliest: datetime = datetime(1971, 1, 1, tzinfo=UTC)
     """Times before are not believed: clocks that were never set begin at the epoch."""
     ahead: Annotated[Duration, Field(gt=0)] = 86_400
@@ -116,10 +127,13 @@ class WindowConfig(_WithLate):
     def _fits(self) -> WindowConfig:
         if self.every is not None and self.every > self.size:
             raise ValueError('"every" is longer than "size": events between the windows would be in none')
-        taken = {WINDOW_START, WINDOW_END, *self.keys}
-        twice = next((name for name in self.aggregates if name in taken), None)
-        if twice or {WINDOW_START, WINDOW_END} & set(self.keys):
-            raise ValueError(f'two columns of the result are called "{twice or WINDOW_START}"')
+        taken = {WINDOW_START, WINDOW_END}
+        for name in (*self.keys, *self.aggregates):
+            if name.lower() in taken:  # Spark does not tell them apart
+                raise ValueError(f'two columns of the result are called "{name}"')
+            if name.startswith("__") or name in (EVENT_ID, ORIGIN):
+                raise ValueError(f'no column of the result may be called "{name}": give it another name')
+            taken.add(name.lower())
         if self.earliest.timestamp() <= 0:
             raise ValueError('"earliest" must be after 1970-01-01')
         return self
@@ -147,6 +161,10 @@ class WindowConfig(_WithLate):
         return self.idle_after is not None
 
     @property
+    def needs_later_events(self) -> bool:
+        return bool(self.holds)
+
+    @property
     def panes(self) -> Panes:
         size = round(self.size * 1000) * 1000
         return Panes(size, size if self.every is None else round(self.every * 1000) * 1000)
@@ -155,13 +173,6 @@ class WindowConfig(_WithLate):
     def progress(self) -> Progress:
         number = None if self.watermark == "bounded" else self.watermark.last_events
         return Progress(round(self.allowed_lateness * _MICROS), number, self.idle_after)
-
-    @property
-    def measures(self) -> tuple[Measure, ...] | None:
-        """The aggregates, if all of them can be put together from partial ones."""
-        found = [measure_of(place, text) for place, text in enumerate(self.aggregates.values())]
-        simple = tuple(measure for measure in found if measure is not None)
-        return simple if len(simple) == len(found) else None
 
     @property
     def shape(self) -> dict[str, object]:
@@ -177,7 +188,8 @@ class WindowConfig(_WithLate):
         """The step as a whole, over a batch: what its columns are, and whether Spark accepts it."""
         found = WindowInput(window=self, late_is_read=True).compile(step, view)
         handed = found[None].frame.schema_of(found[None])
-        nothing = view.frame.df.sparkSession.createDataFrame([], link_schema(self, handed))
+        spark = state_session(view.frame.df.sparkSession)
+        nothing = spark.createDataFrame([], link_schema(self, handed, spark))
         schema = merged(self, step.name, nothing).schema
         made = view.frame.cut(view).select(
             SEQUENCE,
@@ -222,8 +234,8 @@ class WindowInput(_WithLate):
         flags = frame.compute(known, {"alive": valid & in_some, "late": valid & ~in_all})
         if not self.late_is_read:
             frame.note_ends(step.name, View(frame, flags["late"], {}), [flags["alive"]])
-        rows = View(frame, flags["alive"], known.columns)
-        return {None: self._rows(rows), "late": View(frame, flags["late"], view.columns)}
+        rows = self._rows(known, View(frame, flags["alive"], view.columns))
+        return {None: rows, "late": View(frame, flags["late"], view.columns)}
 
     def _wrong(self, time: Column) -> Column:
         """Why the time of an event is not believed."""
@@ -246,75 +258,16 @@ class WindowInput(_WithLate):
             )
         )
 
-    def _rows(self, view: View) -> View:
+    def _rows(self, known: View, own: View) -> View:
         """What is handed on of each event: time, keys, and the values that are aggregated."""
-        window, measures = self.window, self.window.measures
-        fixed = {TIME: view.columns[TIME]}
+        window, frame = self.window, known.frame
+        fixed = {TIME: known.columns[TIME]}
         if window.panes.sliding:
-            fixed[CLOSED] = view.columns[CLOSED]
-        if measures is None:
-            others = {name: column for name, column in view.columns.items() if name not in (TIME, CLOSED)}
-            return View(view.frame, view.alive, {**fixed, **others})
-        keys = {name: view.columns[name] for name in window.keys}
-        values = {
-            measure.column: _value(view, measure, text)
-            for measure, text in zip(measures, window.aggregates.values(), strict=True)
-            if measure.function != "rows"
-        }
-        return View(view.frame, view.alive, {**fixed, **keys, **view.frame.compute(view, values)})
-
-
-def measure_of(place: int, text: str) -> Measure | None:
-    """An aggregate that can be put together from partial ones; None for any other expression."""
-    match = _SIMPLE.match(text)
-    if match is None or not _is_one_argument(match[2]) or re.match(r"\s*distinct\b", match[2], re.IGNORECASE):
-        return None
-    function, argument = match[1].lower(), match[2].strip()
-    result = f"__p{place}"
-    if function == "count" and argument in ("*", "1"):
-        return Measure("rows", "", result)
-    if function in ("avg", "mean"):
-        return Measure("avg", f"__m{place}", result, f"__n{place}")
-    if function == "count":
-        return Measure("count", f"__m{place}", result)
-    if function == "sum":
-        return Measure("sum", f"__m{place}", result)
-    return Measure("min" if function == "min" else "max", f"__m{place}", result)
-
-
-def _is_one_argument(text: str) -> bool:
-    """Whether what stands between the outer parentheses is one expression, and the parentheses are a pair."""
-    depth = 0
-    quote = ""
-    for sign in text:
-        if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "'\"`":
-            quote = sign
-        elif sign == "(":
-            depth += 1
-        elif sign == ")":
-            depth -= 1
-            if depth < 0:
-                return False
-        elif sign == "," and depth == 0:
-            return False
-    return depth == 0 and bool(text.strip())
-
-
-def _value(view: View, measure: Measure, text: str) -> Column:
-    """The argument of an aggregate, in a type in which partial values are exact."""
-    match = _SIMPLE.match(text)
-    assert match is not None
-    value = F.expr(match[2])
-    if measure.function == "avg":
-        return value.cast("double")
-    if measure.function == "sum":
-        kind = view.frame.scoped(view).select(value.alias("v")).schema["v"].dataType
-        if isinstance(kind, IntegralType):
-            return value.cast(_INTEGERS)
-        return value if isinstance(kind, DecimalType) else value.cast("double")
-    return value
+            fixed[CLOSED] = known.columns[CLOSED]
+        keys = {name: own.columns[name] for name in window.keys}
+        aggregates = aggregates_of(frame.df.sparkSession, window.aggregates)
+        values = frame.compute(own, values_of(aggregates, own))
+        return View(frame, own.alive, {**fixed, **keys, **values})
 
 
 def check_simple_keys(keys: Names, view: View) -> None:
@@ -325,6 +278,9 @@ def check_simple_keys(keys: Names, view: View) -> None:
         if isinstance(schema[key], ArrayType | MapType | StructType | VariantType):
             message = f'key "{key}" is {schema[key].simpleString()}'
             raise FieldError("keys", "type-error", message, "use a column of a simple type")
+        if isinstance(schema[key], StringType) and schema[key] != StringType():
+            message = f'key "{key}" is {schema[key].simpleString()}, by which a state cannot be kept'
+            raise FieldError("keys", "type-error", message, f"use lower({key}), or COLLATE UTF8_BINARY")
 
 
 def check_window(window: WindowConfig, view: View) -> None:
@@ -344,21 +300,28 @@ def check_window(window: WindowConfig, view: View) -> None:
         raise FieldError("time", "type-error", message, "convert it with a select: timestamp_millis(…)")
 
 
-def link_schema(window: WindowConfig, handed: Mapping[str, DataType]) -> StructType:
+def state_session(spark: SparkSession) -> SparkSession:
+    """A session with the settings of the query that keeps a window's state: types may depend on them."""
+    session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    for name, value in STATE_SETTINGS.items():
+        session.conf.set(name, value)
+    return session
+
+
+def link_schema(window: WindowConfig, handed: Mapping[str, DataType], spark: SparkSession) -> StructType:
     """The rows in the log between the two parts, as JSON; `handed`: the columns `WindowInput` gives."""
     fields = [StructField(START, LongType()), StructField(CLOSED, LongType())]
-    measures = window.measures
-    if measures is None:
-        return StructType(fields + [StructField(n, t) for n, t in handed.items() if n not in (TIME, CLOSED)])
     fields += [StructField(name, handed[name]) for name in window.keys]
-    for measure in measures:
-        kind: DataType = LongType() if measure.function in ("rows", "count") else handed[measure.column]
-        if measure.function == "sum" and isinstance(kind, DecimalType) and kind != _INTEGERS:
-            kind = DecimalType(38, kind.scale)
-        fields.append(StructField(measure.result, kind))
-        if measure.number:
-            fields.append(StructField(measure.number, LongType()))
-    return StructType(fields)
+    return StructType(fields + handed_fields(aggregates_of(spark, window.aggregates), handed))
+
+
+def measures_of(
+    window: WindowConfig, handed: Mapping[str, DataType], spark: SparkSession
+) -> tuple[tuple[Measure, ...], bool]:
+    """The aggregates that can be put together from partial ones, and whether these are all."""
+    found = [call.measure(handed) for call in calls_of(aggregates_of(spark, window.aggregates))]
+    measures = tuple(measure for measure in found if measure is not None)
+    return measures, len(measures) == len(found)
 
 
 def merged(window: WindowConfig, name: str, rows: DataFrame) -> DataFrame:
@@ -367,6 +330,8 @@ def merged(window: WindowConfig, name: str, rows: DataFrame) -> DataFrame:
     Of a stream they come when Spark's watermark has passed the end of a window. Spark takes the lower of two:
     of the latest mark, and of the latest end of a window, which is never before the mark. So it is the mark.
     """
+    spark = rows.sparkSession
+    aggregates = aggregates_of(spark, window.aggregates)
     end = F.timestamp_micros(F.coalesce(F.col(START) + F.lit(window.panes.size), F.col(CLOSED)))
     # One condition with the watermark's column in it: Spark moves others to where marks would not be seen.
     is_row = F.when(F.col(START).isNotNull(), F.col(WINDOW_END)).isNotNull()
@@ -377,39 +342,31 @@ def merged(window: WindowConfig, name: str, rows: DataFrame) -> DataFrame:
         .withWatermark(WINDOW_END, "0 seconds")
         .where(is_row)
     )
-    groups = marked.groupBy(START, WINDOW_END, *window.keys)
     schema = {field.name: field.dataType for field in rows.schema}
-    results = groups.agg(*(value.alias(result) for result, value in _aggregates(window, schema)))
-    key = F.to_json(F.struct(START, *window.keys), {"ignoreNullFields": "false"})
-    identity = F.concat_ws(
-        "/",
-        F.lit(name),
-        F.floor(F.col(START) / F.lit(_MICROS)).cast("string"),
-        F.substring(F.sha2(key, 256), 1, 16),
+    kept_values = [value for aggregate in aggregates for value in kept(aggregate, schema)]
+    # Spark wants an aggregate in every aggregation.
+    results = marked.groupBy(START, WINDOW_END, *window.keys).agg(
+        *(kept_values or [F.count(F.lit(1)).alias("__rows")])
     )
     return results.select(
-        identity.alias(RESULT_ID),
+        _identity(window, name, schema).alias(RESULT_ID),
         F.timestamp_micros(START).alias(WINDOW_START),
         WINDOW_END,
         *window.keys,
-        *window.aggregates,
+        *(aggregate.finish(spark).alias(aggregate.name) for aggregate in aggregates),
     )
 
 
-def _aggregates(window: WindowConfig, schema: Mapping[str, DataType]) -> Iterator[tuple[str, Column]]:
-    measures = window.measures
-    for place, (name, text) in enumerate(window.aggregates.items()):
-        if measures is None:
-            yield name, F.expr(text)
-            continue
-        measure = measures[place]
-        value = F.col(measure.result)
-        if measure.function in ("rows", "count"):
-            yield name, F.coalesce(F.sum(value), F.lit(0)).cast("bigint")
-        elif measure.function == "avg":
-            yield name, F.try_divide(F.sum(value), F.sum(measure.number))
-        elif measure.function == "sum":
-            whole = schema[measure.result] == _INTEGERS
-            yield name, F.try_sum(value).try_cast("bigint") if whole else F.try_sum(value)
-        else:
-            yield name, F.min(value) if measure.function == "min" else F.max(value)
+def _identity(window: WindowConfig, name: str, schema: Mapping[str, DataType]) -> Column:
+    """The id of a result: no two of a window have the same."""
+    keys = [_exact(key, schema[key]).alias(key) for key in window.keys]
+    key = F.to_json(F.struct(START, *keys), {"ignoreNullFields": "false"})
+    second = F.floor(F.col(START) / F.lit(_MICROS)).cast("string")
+    return F.concat_ws("/", F.lit(name), second, F.substring(F.sha2(key, 256), 1, 16))
+
+
+def _exact(key: str, kind: DataType) -> Column:
+    """A key as JSON tells it from all others: of a time it has only the milliseconds."""
+    if isinstance(kind, TimestampType):
+        return F.unix_micros(key)
+    return F.col(key).cast("string") if isinstance(kind, TimestampNTZType) else F.col(key)
