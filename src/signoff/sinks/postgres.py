@@ -3,9 +3,10 @@
     COPY rows as text ─► temporary table ─► INSERT … SELECT with casts … ON CONFLICT DO UPDATE ─► COMMIT
 
 Invariants: `write` returns after the commit; the same row written again replaces itself; a row that
-the table rejects (a cast, a constraint, a trigger) is refused alone. When the one statement fails,
-the server goes through the rows by itself and notes those that fail: halving from here would take
-a round trip per bad row.
+the table rejects (a cast, a constraint, a trigger, a policy) is refused alone; which errors are a row's and
+which the sink's is said in `postgres_errors`. When the one statement fails, the server goes through the rows
+by itself and notes those that fail: halving from here would take a round trip per bad row. No wait is
+without end: for a lock, for a statement, for a server that is silent.
 
 Values are copied as text and cast to the types the table has, so an existing table may be stricter
 or wider than what `create_table` would make.
@@ -32,6 +33,7 @@ from signoff.pipeline.model import SinkConfig
 from signoff.pipeline.secrets import SecretUrl
 from signoff.sinks.contract import EVENT_ID, Part, Refusal, Sink, Writer
 from signoff.sinks.jsontext import TEXT, iso_time, json_values
+from signoff.sinks.postgres_errors import DENIED, SINKS, UNCERTAIN, can_pass, is_sinks, listed
 from signoff.sinks.refusal import Fit, brief, fit, refused
 
 try:
@@ -50,6 +52,24 @@ _COLUMNS_OF = """
 SELECT attname, format_type(atttypid, -1) FROM pg_attribute
 WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
 """
+_OTHER_COLUMNS = """
+SELECT attname FROM pg_attribute
+WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+  AND (attgenerated <> '' OR attidentity = 'a')
+"""
+_KIND_OF_EVENT_ID = """
+SELECT format_type(CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END, -1),
+       coalesce(c.collisdeterministic, true)
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+     LEFT JOIN pg_collation c ON c.oid = a.attcollation
+WHERE a.attrelid = to_regclass(%s) AND a.attname = %s AND NOT a.attisdropped
+"""
+_IS_POLICY = """
+SELECT row_security_active(to_regclass(%s)) AND has_any_column_privilege(to_regclass(%s), 'INSERT')
+"""
+_NAME_BYTES = 63
+"""What PostgreSQL keeps of a name; the rest it cuts off, and two names may become one."""
+_TEXT_TYPES = ("text", "character varying")
 _UNIQUE_EVENT_ID = """
 SELECT EXISTS (
   SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
@@ -73,6 +93,10 @@ class PostgresSinkConfig(SinkConfig):
     """Create the table if it is missing, and add columns it lacks."""
     connect_timeout_s: int = Field(default=10, ge=1)
     """How long to wait for a connection."""
+    lock_timeout_s: int = Field(default=30, ge=1)
+    """How long a write waits for a lock that somebody else holds before it counts as failed for now."""
+    statement_timeout_s: int = Field(default=300, ge=1)
+    """How long a statement may take before it counts as failed for now."""
 
     @field_validator("table")
     @classmethod
@@ -88,17 +112,32 @@ class PostgresSinkConfig(SinkConfig):
             raise PermanentError(
                 'sink type postgres needs psycopg, which is not installed: pip install "signoff[postgres]"'
             )
-        return PostgresSink(self.url, self.table, self.create_table, self.connect_timeout_s)
+        return PostgresSink(
+            self.url,
+            self.table,
+            self.create_table,
+            self.connect_timeout_s,
+            self.lock_timeout_s,
+            self.statement_timeout_s,
+        )
 
 
 class PostgresSink(Sink):
     def __init__(
-        self, url: SecretUrl, table: str, create_table: bool = True, connect_timeout_s: int = 10
+        self,
+        url: SecretUrl,
+        table: str,
+        create_table: bool = True,
+        connect_timeout_s: int = 10,
+        lock_timeout_s: int = 30,
+        statement_timeout_s: int = 300,
     ) -> None:
         self.url = url
         self.table = _name_parts(table)
         self.create_table = create_table
         self.connect_timeout_s = connect_timeout_s
+        self.lock_timeout_s = lock_timeout_s
+        self.statement_timeout_s = statement_timeout_s
 
     @property
     def name(self) -> str:
@@ -116,23 +155,28 @@ class PostgresSink(Sink):
         return _PostgresWriter(self)
 
     def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
-        return psycopg.connect(
-            self.url.get(),
-            connect_timeout=self.connect_timeout_s,
-            application_name="signoff",
-            options="-c timezone=UTC -c datestyle=ISO -c client_encoding=UTF8",
+        given = psycopg.conninfo.conninfo_to_dict(self.url.get())
+        # A server that is gone without a word is noticed by the kernel, within half a minute.
+        settings: dict[str, Any] = {
+            "connect_timeout": self.connect_timeout_s,
+            "application_name": "signoff",
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 30_000,
+        }
+        options = (
+            f"-c timezone=UTC -c datestyle=ISO -c client_encoding=UTF8 "
+            f"-c lock_timeout={self.lock_timeout_s}s -c statement_timeout={self.statement_timeout_s}s "
+            f"{given.get('options') or ''}"
         )
+        ours = {name: value for name, value in settings.items() if name not in given}
+        return psycopg.connect(self.url.get(), options=options.strip(), **ours)
 
     def failure(self, error: psycopg.Error) -> SinkError:
         """What an error of the whole statement means for the rows."""
         text = f"table {self.name}: {brief(error)}"
-        lasting = (
-            psycopg.ProgrammingError,
-            psycopg.NotSupportedError,
-            psycopg.DataError,
-            psycopg.IntegrityError,
-        )
-        return PermanentError(text) if isinstance(error, lasting) else TransientError(text)
+        return TransientError(text) if can_pass(error) else PermanentError(text)
 
     def _refuse_unusable_table(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         if not connection.execute(_COLUMNS_OF, [self.name]).fetchall():
@@ -144,6 +188,17 @@ class PostgresSink(Sink):
             raise PermanentError(
                 f"table {self.name} has no PRIMARY KEY or UNIQUE constraint on {EVENT_ID} alone, "
                 f"so a replay would write rows twice; add one or choose another table"
+            )
+        kind, exact = connection.execute(_KIND_OF_EVENT_ID, [self.name, EVENT_ID]).fetchall()[0]
+        if kind not in _TEXT_TYPES:
+            raise PermanentError(
+                f"column {EVENT_ID} of table {self.name} is of type {kind}, which cannot hold every id as it "
+                f"is; make it text or choose another table"
+            )
+        if not exact:
+            raise PermanentError(
+                f"column {EVENT_ID} of table {self.name} has a collation that takes different ids for the "
+                f"same (it is not deterministic): rows would replace each other; give it another collation"
             )
 
 
@@ -162,7 +217,7 @@ class _PostgresWriter(Writer):
         try:
             connection = self._connected()
             self._make_ready(connection, sorted_out.rows.schema)
-            refusals = self._copy_and_upsert(connection, content)
+            refusals = self._copy_and_upsert(connection, content, sorted_out.rows.num_rows)
             connection.commit()
         except psycopg.Error as error:
             self.abort()  # also forgets the temporary table, which a rollback may have taken
@@ -192,6 +247,7 @@ class _PostgresWriter(Writer):
         if self._ready_for == schema:
             return
         name = self._sink.name
+        _refuse_long_names(schema.names)
         if self._sink.create_table:
             # Two tasks that create the same table at once would fail on the catalogue.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [name])
@@ -199,6 +255,12 @@ class _PostgresWriter(Writer):
             if not connection.execute(_COLUMNS_OF, [name]).fetchall():
                 connection.execute(f"CREATE TABLE {name} ({columns})")
         types = dict(connection.execute(_COLUMNS_OF, [name]).fetchall())
+        made_there = {column for (column,) in connection.execute(_OTHER_COLUMNS, [name]).fetchall()}
+        if clash := [one.name for one in schema if one.name in made_there]:
+            raise PermanentError(
+                f"column {_quoted(clash[0])} of table {name} is generated there, and cannot be written; "
+                f"leave it out with a select, or rename it"
+            )
         missing = [one for one in schema if one.name not in types]
         if missing and self._sink.create_table:
             added = ", ".join(f"ADD COLUMN {_declaration(one)}" for one in missing)
@@ -209,12 +271,15 @@ class _PostgresWriter(Writer):
         staged = ", ".join(f"{_quoted(column)} text" for column in schema.names)
         connection.execute(f"DROP TABLE IF EXISTS pg_temp.{STAGE}, pg_temp.{REFUSED}")
         connection.execute(f"CREATE TEMP TABLE {STAGE} ({PLACE} integer, {staged}) ON COMMIT DELETE ROWS")
-        connection.execute(f"CREATE TEMP TABLE {REFUSED} (place integer, reason text) ON COMMIT DELETE ROWS")
+        connection.execute(
+            f"CREATE TEMP TABLE {REFUSED} (place integer, reason text, uncertain boolean) "
+            f"ON COMMIT DELETE ROWS"
+        )
         connection.commit()
         self._ready_for = schema
 
     def _copy_and_upsert(
-        self, connection: psycopg.Connection[tuple[Any, ...]], content: pa.Buffer
+        self, connection: psycopg.Connection[tuple[Any, ...]], content: pa.Buffer, count: int
     ) -> list[Refusal]:
         with connection.cursor() as cursor:
             with cursor.copy(f"COPY {STAGE} FROM STDIN (FORMAT csv)") as copy:
@@ -223,17 +288,39 @@ class _PostgresWriter(Writer):
             try:
                 with connection.transaction():
                     cursor.execute(self._upsert)
-            except (
-                psycopg.DataError,
-                psycopg.IntegrityError,
-                psycopg.errors.RaiseException,
-                psycopg.errors.CardinalityViolation,  # an event_id twice in one batch: the last one stays
-                psycopg.errors.ProgramLimitExceeded,
-            ):
+            except psycopg.Error as error:
+                if connection.broken or is_sinks(error.sqlstate):
+                    raise
+                # Also for an event_id twice in one batch: one by one, the last row stays.
                 cursor.execute(_one_by_one_sql(self._upsert))
-                found = cursor.execute(f"SELECT place, reason FROM {REFUSED} ORDER BY place").fetchall()
-                return [refused(int(place), str(reason)) for place, reason in found]
+                found = cursor.execute(
+                    f"SELECT place, reason, uncertain FROM {REFUSED} ORDER BY place"
+                ).fetchall()
+                if (
+                    len(found) == count
+                    and all(row[2] for row in found)
+                    and not self._is_policy(cursor, error)
+                ):
+                    raise  # no row was taken, and none of them is known to be at fault
+                return [refused(int(place), str(reason)) for place, reason, _ in found]
         return []
+
+    def _is_policy(self, cursor: psycopg.Cursor[tuple[Any, ...]], error: psycopg.Error) -> bool:
+        """Whether permission was denied to the rows and not to us: by row-level security."""
+        name = self._sink.name
+        if error.sqlstate != DENIED:
+            return False
+        found = cursor.execute(_IS_POLICY, [name, name]).fetchone()
+        return bool(found and found[0])
+
+
+def _refuse_long_names(names: Sequence[str]) -> None:
+    for name in names:
+        if (length := len(name.encode())) > _NAME_BYTES:
+            raise PermanentError(
+                f'the name of column "{name}" has {length} bytes, and PostgreSQL keeps {_NAME_BYTES}: '
+                f"rename it with a select before this sink"
+            )
 
 
 def _server(url: str, table: str) -> str:
@@ -264,6 +351,8 @@ def _name_parts(name: str) -> tuple[str, ...]:
         raise ValueError(
             f'"{name}" is not the name of a table; write name, schema.name or "Name"."With.Dots"'
         )
+    if any(len(part.encode()) > _NAME_BYTES for part in parts):
+        raise ValueError(f'"{name}" is longer than the {_NAME_BYTES} bytes PostgreSQL keeps of a name')
     return tuple(parts)
 
 
@@ -294,8 +383,12 @@ BEGIN
     BEGIN
       {single};
     EXCEPTION
-      WHEN data_exception OR integrity_constraint_violation OR raise_exception OR program_limit_exceeded THEN
-        INSERT INTO pg_temp.{REFUSED} VALUES (signoff_this, SQLERRM);
+      WHEN assert_failure OR OTHERS THEN
+        IF left(SQLSTATE, 2) IN ({listed(SINKS)}) THEN
+          RAISE;
+        END IF;
+        INSERT INTO pg_temp.{REFUSED}
+        VALUES (signoff_this, SQLERRM, left(SQLSTATE, 2) IN ({listed(UNCERTAIN)}));
     END;
   END LOOP;
 END $signoff$;

@@ -1,15 +1,20 @@
 """Sink `sqlite`: rows upserted into a table, keyed by `event_id`.
 
-Invariants: `write` returns after the commit is on disk (WAL, synchronous=FULL); the same row written
-again replaces itself; a row that breaks a constraint is refused alone. Several tasks may write to
-one file: each write is one immediate transaction, and waits for the others up to `busy_ms`.
+Invariants: `write` returns after the commit is on disk (WAL, synchronous=FULL), in the file that has the
+name; the same row written again replaces itself. Several tasks may write to one file: each write is one
+immediate transaction, and waits for the others up to `busy_ms`.
+
+Whose fault an error is: the statement is compiled first, so what fails then is the table's fault (a column
+that is missing). What fails while rows are written, other than locks, files and memory, is a row's: a
+constraint, a value, a trigger's RAISE, a generated column or an index over an expression. It is refused
+alone. Locks, a full disk, a file that was taken away are the sink's: the rows wait.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -26,6 +31,8 @@ from signoff.sinks.jsontext import iso_time, json_values
 from signoff.sinks.refusal import RowsRejected, brief, fit, isolate
 
 _ROW_ERRORS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
+_ROW_CODES = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE)
+"""Of the errors that may be anything, those that a row is to blame for once the statement was compiled."""
 _NO_RETRY_HELPS = (
     sqlite3.SQLITE_ERROR,  # no such table or column, a trigger that does not compile
     sqlite3.SQLITE_NOTADB,
@@ -118,7 +125,8 @@ class SqliteSink(Sink):
         if not _unique_event_id(connection, self.table):
             raise PermanentError(
                 f'table "{self.table}" in {self.path} has no PRIMARY KEY or UNIQUE constraint on {EVENT_ID} '
-                f"alone, so a replay would write rows twice; add one or choose another table"
+                f"alone that compares ids as they are (COLLATE BINARY), so a replay would write rows twice, "
+                f"or one row over another; add one or choose another table"
             )
 
 
@@ -127,6 +135,10 @@ class _SqliteWriter(Writer):
         self._sink = sink
         self._connection: sqlite3.Connection | None = None
         self._ready_for: pa.Schema | None = None
+        self._file = (0, 0)
+        """Device and number of the file that is open."""
+        self._version = -1
+        """Of the file's schema, when it was found to fit."""
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
         sorted_out = fit(rows)
@@ -136,25 +148,74 @@ class _SqliteWriter(Writer):
             return sorted_out.refusals
         try:
             connection = self._connected()
-            connection.execute("BEGIN IMMEDIATE")
             try:
-                self._make_ready(connection, schema)
-                refusals = self._upsert(connection, _upsert_sql(self._sink.table, schema.names), values)
-                connection.execute("COMMIT")
-            except BaseException:
-                self._ready_for = None
-                with suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-                raise
+                with self._transaction(connection, schema) as sql:
+                    refusals = self._upsert(connection, sql, values)
+            except _TransactionEnded:
+                refusals = self._upsert_apart(connection, schema, values)
         except sqlite3.Error as error:
+            self.abort()
             raise self._sink.failure(error) from error
+        self._refuse_other_file()
         return sorted_out.original(refusals)
+
+    @contextmanager
+    def _transaction(self, connection: sqlite3.Connection, schema: pa.Schema) -> Iterator[str]:
+        """A transaction in which the table is there; with the statement that writes a row."""
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            sql = _upsert_sql(self._sink.table, schema.names)
+            if _version(connection) != self._version:
+                self._ready_for = None  # dropped or altered while we run: it is made anew if it may be
+            if self._ready_for != schema:
+                self._make_ready(connection, schema)
+                self._version = _version(connection)
+                _compile(connection, f"{sql} /* {self._version} */", len(schema))
+                self._ready_for = schema
+            yield sql
+            connection.execute("COMMIT")
+        except BaseException:
+            self._ready_for = None
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+
+    def _upsert_apart(
+        self, connection: sqlite3.Connection, schema: pa.Schema, values: Sequence[tuple[Any, ...]]
+    ) -> list[Refusal]:
+        """A row that ends the transaction of all (RAISE(ROLLBACK)) is searched for with one for each part."""
+
+        def write(start: int, end: int) -> None:
+            try:
+                with self._transaction(connection, schema) as sql:
+                    connection.executemany(sql, values[start:end])
+            except (sqlite3.Error, OverflowError) as error:
+                if not _is_a_rows(error):
+                    raise
+                raise RowsRejected(brief(error)) from error
+
+        return isolate(0, len(values), write)
+
+    def _refuse_other_file(self) -> None:
+        """What was written to a file that somebody has deleted or replaced is nowhere."""
+        if self._named() != self._file:
+            self.abort()
+            raise TransientError(f"{self._sink.path} was deleted or replaced while rows were written to it")
+
+    def _named(self) -> tuple[int, int]:
+        """Device and number of the file that has the name now."""
+        try:
+            found = self._sink.path.stat()
+        except OSError:
+            return -1, -1
+        return found.st_dev, found.st_ino
 
     def close(self) -> bytes | None:
         self.abort()
         return None
 
     def abort(self) -> None:
+        self._ready_for = None
         if self._connection is not None:
             with suppress(sqlite3.Error):
                 self._connection.close()
@@ -163,13 +224,16 @@ class _SqliteWriter(Writer):
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = self._sink.connect()
+            self._file = self._named()
         return self._connection
 
     def _make_ready(self, connection: sqlite3.Connection, schema: pa.Schema) -> None:
-        if not self._sink.create_table or self._ready_for == schema:
-            return
         table = _quoted(self._sink.table)
         known = _columns(connection, self._sink.table)
+        if not self._sink.create_table:
+            if not known:
+                raise TransientError(f'{self._sink.path} has no table "{self._sink.table}" any more')
+            return
         if not known:
             columns = ", ".join(_declaration(one) for one in schema)
             connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
@@ -177,7 +241,6 @@ class _SqliteWriter(Writer):
             for one in schema:
                 if one.name.lower() not in known:
                     connection.execute(f"ALTER TABLE {table} ADD COLUMN {_declaration(one)}")
-        self._ready_for = schema
 
     def _upsert(
         self, connection: sqlite3.Connection, sql: str, values: Sequence[tuple[Any, ...]]
@@ -186,10 +249,12 @@ class _SqliteWriter(Writer):
             connection.execute("SAVEPOINT rows")
             try:
                 connection.executemany(sql, values[start:end])
-            except _ROW_ERRORS as error:
+            except (sqlite3.Error, OverflowError) as error:
+                if not _is_a_rows(error):
+                    raise
                 # A trigger's RAISE(ROLLBACK) or ON CONFLICT ROLLBACK has ended the transaction itself.
                 if not connection.in_transaction:
-                    raise
+                    raise _TransactionEnded from error
                 connection.execute("ROLLBACK TO rows")
                 raise RowsRejected(brief(error)) from error
             finally:
@@ -197,6 +262,27 @@ class _SqliteWriter(Writer):
                     connection.execute("RELEASE rows")
 
         return isolate(0, len(values), write)
+
+
+class _TransactionEnded(Exception):
+    """A row has ended the transaction: what was written before it is undone."""
+
+
+def _is_a_rows(error: Exception) -> bool:
+    if isinstance(error, _ROW_ERRORS):
+        return True
+    code = getattr(error, "sqlite_errorcode", None)
+    return code is not None and code & 0xFF in _ROW_CODES
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    """Changes with each change of a table, whoever makes it."""
+    return int(connection.execute("PRAGMA schema_version").fetchone()[0])
+
+
+def _compile(connection: sqlite3.Connection, sql: str, columns: int) -> None:
+    """Fails where the statement does not fit the table, whatever the rows are."""
+    connection.execute(f"EXPLAIN {sql}", [None] * columns).close()
 
 
 def _quoted(name: str) -> str:
@@ -210,14 +296,13 @@ def _columns(connection: sqlite3.Connection, table: str) -> dict[str, bool]:
 
 
 def _unique_event_id(connection: sqlite3.Connection, table: str) -> bool:
-    keys = [name for name, in_key in _columns(connection, table).items() if in_key]
-    if keys == [EVENT_ID]:
-        return True
+    """Whether ids are unique as they are: two that differ in case must not be one."""
     for row in connection.execute(f"PRAGMA index_list({_quoted(table)})").fetchall():
         name, unique, partial = row[1], row[2], row[4]
         if unique and not partial:
-            columns = connection.execute(f"PRAGMA index_info({_quoted(name)})").fetchall()
-            if [str(column[2]).lower() for column in columns] == [EVENT_ID]:
+            columns = connection.execute(f"PRAGMA index_xinfo({_quoted(name)})").fetchall()
+            keys = [(str(column[2]).lower(), str(column[4]).upper()) for column in columns if column[5]]
+            if keys == [(EVENT_ID, "BINARY")]:
                 return True
     return False
 
