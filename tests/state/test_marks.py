@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from pathlib import Path
 
@@ -251,11 +252,16 @@ def test_late_events_are_counted_once_by_keys(tmp_path: Path, folded: bool) -> N
     assert marks.late() == {'{"sensor":121}': 5, '{"sensor":115}': 1}
 
 
-def test_a_clock_that_is_set_is_no_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    marks = Marks(tmp_path / "marks.db", Progress(0, idle_after=60.0), ["a"])
-    do(marks, 0, seen(100))
-    hour = time.time() + 3600
-    monkeypatch.setattr("time.time", lambda: hour)
-    assert marks.silent() == {}
-    again = Marks(tmp_path / "marks.db", Progress(0, idle_after=60.0), ["a"])
-    assert again.silent() == {}, "a new process waits anew"
+def test_silence_is_measured_by_a_clock_that_nobody_can_set() -> None:
+    assert inspect.signature(Marks).parameters["clock"].default is time.monotonic
+
+
+def test_a_new_process_waits_anew_whatever_its_clock_shows(tmp_path: Path) -> None:
+    """After a restart of the machine the monotonic clock begins anew."""
+    progress = Progress(0, idle_after=60.0)
+    do(marks_at(tmp_path, progress, clock=Clock(1_000_000.0)), 0, seen(100))
+    clock = Clock(5.0)
+    again = marks_at(tmp_path, progress, clock=clock)
+    assert again.silent() == {}
+    clock.now += 61
+    assert again.silent() == {"a": 5.0}
