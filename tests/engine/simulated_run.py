@@ -76,7 +76,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-class TaskLost(Exception):
+class TaskLost(BaseException):
     """A Python worker ends here; Spark runs its task again."""
 
 

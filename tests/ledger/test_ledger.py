@@ -154,6 +154,8 @@ def test_file_of_the_format_before_is_brought_up_to_date(ledger: Ledger, state: 
         old.execute("ALTER TABLE exceptions DROP COLUMN letter")
         old.execute("ALTER TABLE exceptions DROP COLUMN transient")
         old.execute("ALTER TABLE batch_sinks DROP COLUMN handed")
+        old.execute("ALTER TABLE batch_sinks DROP COLUMN rows_of")
+        old.execute("DROP TABLE tokens")
         old.execute("DROP TABLE departures")
         old.execute("PRAGMA user_version=1")
     old.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import random
 import subprocess
 from typing import Any
 
@@ -146,3 +148,64 @@ def test_a_batch_of_files_that_could_not_be_written_is_replayed_with_all_rows_of
     assert found == ["incoming/0/0", "incoming/0/1", "incoming/1/0"]
     running.terminate()
     assert product.account()["delivered"] == 2 and product.dead_letters() == []
+
+
+@pytest.mark.case(40)
+def test_a_letter_that_does_not_hold_its_whole_event_is_shown_and_dropped_and_never_replayed(inline):
+    product = inline(
+        sources={"incoming": {"type": "files", "path": "in/*", "format": "jsonl", "max_event_bytes": 1000}},
+        sinks={"archive": {"type": "files", "input": "incoming", "path": "out"}},
+    )
+    product.put("1.jsonl", [{"n": 0}, {"n": 1, "long": "x" * 2000}])
+    whole = gzip.compress(b'{"n": 2}\n' + random.Random(1).randbytes(4000).hex().encode())
+    (product.directory / "in" / "2.jsonl.gz").write_bytes(whole[:-100])
+    assert product.run_once().code == 0
+    letters = product.dead_letters()
+    assert [x["stage"] for x in letters] == ["incoming"] * 2 and not any(x["replayable"] for x in letters)
+    before = product.rows()
+
+    listed = letters_command(product, "list").output
+    assert listed.count("stored*") == 2 and "cannot be replayed: its source could not read it whole" in listed
+    shown = letters_command(product, "show", letters[0]["event_id"]).output
+    assert "not_replayable: its source could not read it whole" in shown
+    done = letters_command(product, "replay", "--all", "--json")
+    assert done.code == 1 and json.loads(done.answer)["not_replayable"] == 2
+    assert product.rows() == before and len(product.dead_letters()) == 2, "nothing was tried"
+    assert letters_command(product, "drop", "--all").code == 0
+    assert product.account()["dropped"] == 2
+
+
+@pytest.mark.case(40, 44)
+def test_a_letter_that_goes_through_a_buffer_is_closed_by_what_becomes_of_it_there_and_says_so(
+    inline, webhook
+):
+    def pipeline(schema: str) -> dict[str, Any]:
+        rows = {"type": "parse_json", "input": "incoming", "schema": schema}
+        positive = {"type": "filter", "input": "rows", "where": "n > 0"}
+        return {
+            "sources": {"incoming": FILES}, "transforms": {"rows": rows, "positive": positive},
+            "sinks": {"hook": {"type": "http", "input": "positive", "url": webhook.url, "buffer": {}}},
+        }  # fmt: skip
+
+    product = inline(**pipeline("n BIGINT, v INT"))
+    product.put("1.jsonl", [{"n": n, "v": "seven"} for n in range(3)])
+    assert product.run_once().code == 0
+    assert product.account()["dead_lettered"] == 3
+    refuses = webhook.answer(422, lambda request: request.rows[0]["n"] == 2, body="no such thing")
+    product.write(pipeline("n BIGINT, v STRING"))
+    running = product.start()
+    done = letters_command(product, "replay", "--all", "--json")
+    found = {x["event_id"]: (x["outcome"], x["reason"]) for x in json.loads(done.answer)["letters"]}
+    assert done.code == 1, "one failed again"
+    assert found["incoming/0"] == ("dropped", 'by "positive" (the condition does not hold)')
+    assert found["incoming/1"] == ("delivered", "")
+    assert found["incoming/2"][0] == "failed_later" and "no such thing" in found["incoming/2"][1]
+    account = product.account()
+    assert (account["delivered"], account["dropped"], account["dead_lettered"]) == (1, 1, 1)
+    refuses.stop()
+    (letter,) = product.dead_letters()
+    assert (letter["source"], letter["stage"]) == ("hook.buffer", "hook")
+    assert letters_command(product, "replay", letter["event_id"]).code == 0
+    running.terminate()
+    account = product.account()
+    assert (account["delivered"], account["dropped"], account["dead_lettered"]) == (2, 1, 0)

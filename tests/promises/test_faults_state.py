@@ -143,7 +143,8 @@ def test_a_sink_that_is_taken_out_while_it_owes_a_batch_holds_nothing_up(inline,
     product.write(pipeline)
     done = product.run_once()
     assert done.code == 0 and 'sink "hook" is no longer in the pipeline' in done.output
-    assert product.account()["delivered"] == 10
+    assert product.account()["dead_lettered"] == 10, "it was owed, and nobody has had it"
+    assert [letter["stage"] for letter in product.dead_letters()] == ["hook"] * 10
     assert written(product.directory / "out") == list(range(10))
     assert (product.directory / "in" / "acknowledged" / "1.jsonl").exists()
 

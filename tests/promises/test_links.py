@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.promises.product import FILES, HTTP, LATER, PARSE, Inline, Product, books
+from tests.promises.product import FILES, HTTP, LATER, PARSE, SIGNOFF, Inline, Product, books
 from tests.promises.test_settling import assert_waits, code, webhook_sink
-from tests.servers import WebhookServer
+from tests.servers import PATIENCE_S, WebhookServer
 
 pytestmark = pytest.mark.spark
 
@@ -140,3 +141,35 @@ def test_a_second_reader_of_a_link_is_refused(inline: Make, second: Make, webhoo
     third.start()
     running.wait_for(lambda: (status := third.intake_status("linked")) and status.state == "failed")
     assert "another pipeline reads this link" in third.intake_status("linked").reason
+
+
+@pytest.mark.case(44)
+def test_a_second_writer_on_a_link_is_refused_before_it_receives_anything_and_the_rows_of_the_first_are_kept(
+    inline: Make, second: Make, webhook: WebhookServer
+) -> None:
+    one = inline("first", **first(FILES))
+    one.put("1.jsonl", [{"n": n} for n in range(3)])
+    running = one.start(drain_s=0.0)
+    running.wait_for(lambda: (one.directory / "../link/log").exists() and one.account() == books(in_flight=3))
+    running.wait_for(lambda: handed_on(one))
+    running.terminate()
+
+    other = inline("other", **first(FILES))
+    other.put("1.jsonl", [{"n": n} for n in (7, 8, 9)])
+    command = [str(SIGNOFF), "run", str(other.file), "--once"]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert refused.returncode == 2 and "[link-writer]" in refused.stderr
+    assert '3 rows of pipeline "first"' in refused.stderr and other.received() == 0
+
+    reading = second().start()
+    assert one.run_once().code == 0
+    assert one.account() == books(delivered=3)
+    assert other.run_once().code == 0, "nothing of the first is left: now it may"
+    assert other.account() == books(delivered=3)
+    reading.terminate()
+    assert sorted(row["n"] for row in webhook.accepted) == [0, 1, 2, 7, 8, 9]
+
+
+def handed_on(product: Inline) -> bool:
+    with product.ledger() as ledger:
+        return any(batch.sinks["second"].handed for batch in ledger.open_batches("incoming"))

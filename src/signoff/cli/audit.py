@@ -9,7 +9,8 @@ import typer
 
 from signoff.cli.reading import AsJson, PipelineFile, dash, load_for_reading, table
 from signoff.engine.belonging import Belonging
-from signoff.ledger import Ledger
+from signoff.engine.gone import what_is_gone
+from signoff.ledger import DeadLetters, Ledger
 from signoff.ledger.audit import Audit, audit
 from signoff.log import LogReader
 
@@ -22,13 +23,20 @@ def command(file: PipelineFile, as_json: AsJson = False) -> None:
     """
     graph = load_for_reading(file)
     report = audit(graph, LogReader)
-    with Ledger(graph.state / "ledger.db", readonly=True) as ledger:
+    with (
+        Ledger(graph.state / "ledger.db", readonly=True) as ledger,
+        DeadLetters(graph.state / "dead_letters.db", readonly=True) as letters,
+    ):
         mixed = Belonging(graph.state, ledger, LogReader).misfits(graph.sources.keys())
+        gone = what_is_gone(graph, ledger, letters)
     report = replace(report, findings=(*report.findings, *mixed))
     if as_json:
-        typer.echo(json.dumps(report.as_dict()))
+        missing = {"gone": gone.as_dict()} if gone.as_dict() else {}
+        typer.echo(json.dumps(report.as_dict() | missing))
     else:
         _print(report)
+        for sentence in gone.sentences():
+            typer.echo(sentence)
     for finding in report.findings:
         typer.echo(str(finding), err=True)
     if not report.balanced:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from signoff.cli.reading import AsJson, PipelineFile, load_for_reading, table, when
+from signoff.cli.replayed import IN_VAIN, end_of, print_counts, report
+from signoff.engine.gone import obstacle, stage_names
 from signoff.errors import StateError
 from signoff.ledger import DeadLetter, DeadLetters, EventId, Ledger, RunLock, drop_letters
 from signoff.ledger.explain import as_text
@@ -31,6 +35,8 @@ All = Annotated[bool, typer.Option("--all", help="Every letter that is stored.")
 
 _POLL_S = 0.1
 _SHOWN = 60
+_REASONS = 10
+"""Reasons why letters cannot be replayed that `list` prints."""
 
 
 @app.command("list")
@@ -41,18 +47,30 @@ def list_letters(
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many, the oldest first.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
-    """List the dead letters that are stored or being replayed, the oldest first."""
-    with _letters(load_for_reading(file)) as letters:
+    """List the dead letters that are stored or being replayed, the oldest first.
+
+    One that cannot be replayed as things are is marked with *, and why is said below.
+    """
+    graph = load_for_reading(file)
+    with _letters(graph) as letters:
+        names = stage_names(graph)
         if as_json:
             for letter in letters.each(stage=stage, reason=reason, limit=limit):
-                typer.echo(json.dumps(_as_dict(letter), ensure_ascii=False))
+                typer.echo(json.dumps(_as_dict(letter, names), ensure_ascii=False))
             return
         found = letters.list(stage=stage, reason=reason, limit=limit, brief=True)
-    if found:
-        rows = [[x.event_id, x.stage, when(x.at), x.status, x.attempts, _short(x.reason)] for x in found]
-        typer.echo(table(["event", "stage", "since", "status", "tried", "reason"], rows, right=["tried"]))
-    else:
+    if not found:
         typer.echo("no dead letters")
+        return
+    obstacles = {letter.key: why for letter in found if (why := obstacle(names, letter))}
+    rows = [
+        [x.event_id, x.stage, when(x.at), x.status + ("*" if x.key in obstacles else ""), x.attempts,
+         _short(x.reason)]
+        for x in found
+    ]  # fmt: skip
+    typer.echo(table(["event", "stage", "since", "status", "tried", "reason"], rows, right=["tried"]))
+    for why, number in Counter(obstacles.values()).most_common(_REASONS):
+        typer.echo(f"* {number} cannot be replayed: {why}")
 
 
 @app.command()
@@ -66,13 +84,14 @@ def show(
 
     Exits with 1 when there is none.
     """
-    with _letters(load_for_reading(file)) as letters:
+    graph = load_for_reading(file)
+    with _letters(graph) as letters:
         found = letters.get(_checked(event_id), stage)
     if not found:
         typer.echo(f"there is no dead letter of {event_id}", err=True)
         raise typer.Exit(1)
     for letter in found:
-        fields = _as_dict(letter)
+        fields = _as_dict(letter, stage_names(graph))
         if as_json:
             typer.echo(json.dumps(fields, ensure_ascii=False))
         else:
@@ -92,26 +111,20 @@ def replay(
 ) -> None:
     """Send letters again, under their old ids, only to what failed.
 
-    A run that is alive does it; if there is none, it is done here. Exits with 1 when a letter failed
-    again or could not be replayed; it stays stored then, with the new reason.
+    A run that is alive does it; if there is none, it is done here. What became of each letter that was not
+    simply delivered is said: dropped, and by which step; failed again, where and why; not replayable, and
+    why. Exits with 1 when any failed, could not be replayed or is not decided yet; it stays stored then.
     """
     graph = load_for_reading(file)
     with DeadLetters(graph.state / "dead_letters.db", readonly=not graph.state.exists()) as letters:
         chosen = _choose(letters, event_ids, stage, all_letters)
-        if chosen:
-            _replay(file, graph, letters, chosen, wait)
-        open_, stored = letters.keys(), letters.keys(("stored",))
-        failed = [known for x in chosen if x.key in stored for known in letters.get(*x.key)]
-    counts = {
-        "asked": len(chosen),
-        "replayed": sum(letter.key not in open_ for letter in chosen),
-        "failed_again": len(failed),
-        "waiting": sum(letter.key in open_ for letter in chosen) - len(failed),
-    }
-    _print_counts(counts, as_json)
-    for letter in failed:
-        typer.echo(f"{letter.event_id} failed again at {letter.stage}: {letter.reason}", err=True)
-    if failed or (wait and counts["waiting"]):
+        names = stage_names(graph)
+        unfit = {letter.key: why for letter in chosen if (why := obstacle(names, letter))}
+        if fit := [letter for letter in chosen if letter.key not in unfit]:
+            _replay(file, graph, letters, fit, wait)
+        ends = [end_of(letters, letter, unfit.get(letter.key, "")) for letter in chosen]
+    report(ends, as_json)
+    if any(end.outcome in IN_VAIN or (wait and end.outcome == "waiting") for end in ends):
         raise typer.Exit(1)
 
 
@@ -135,10 +148,10 @@ def drop(
     ):
         chosen = _choose(letters, event_ids, stage, all_letters)
         if chosen and RunLock(state).held_by() is None:
-            letters.withdraw(letter for letter in chosen if letter.status == "replaying")
+            letters.withdraw(chosen, handed=True)
             chosen = [replace(letter, status="stored") for letter in chosen]
         dropped = drop_letters(ledger, letters, chosen)
-    _print_counts({"asked": len(chosen), "dropped": dropped}, as_json)
+    print_counts({"asked": len(chosen), "dropped": dropped}, as_json)
     if dropped < len(chosen):
         raise typer.Exit(1)
 
@@ -192,7 +205,7 @@ def _replay(file: Path, graph: Graph, letters: DeadLetters, chosen: list[DeadLet
 def _await(graph: Graph, letters: DeadLetters, chosen: list[DeadLetter]) -> None:
     """Wait until the run has resolved them, or is gone."""
     lock, asked, seen = RunLock(graph.state), {letter.key for letter in chosen}, -1
-    while waiting := len(asked & letters.keys(("replaying",))):
+    while waiting := len(asked & letters.keys(("replaying", "handed"))):
         if waiting != seen:
             typer.echo(f"waiting for the run: {len(asked) - waiting} of {len(asked)} done", err=True)
             seen = waiting
@@ -202,15 +215,9 @@ def _await(graph: Graph, letters: DeadLetters, chosen: list[DeadLetter]) -> None
         time.sleep(_POLL_S)
 
 
-def _print_counts(counts: dict[str, int], as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(counts))
-    else:
-        typer.echo(", ".join(f"{name.replace('_', ' ')}: {number}" for name, number in counts.items()))
-
-
-def _as_dict(letter: DeadLetter) -> dict[str, Any]:
+def _as_dict(letter: DeadLetter, names: Collection[str]) -> dict[str, Any]:
     payload, encoding = as_text(letter.payload)
+    why_not = obstacle(names, letter)
     fields: dict[str, Any] = {
         "event_id": letter.event_id,
         "source": letter.source,
@@ -220,9 +227,16 @@ def _as_dict(letter: DeadLetter) -> dict[str, Any]:
         "received_at": when(letter.received_at),
         "attempts": letter.attempts,
         "status": letter.status,
+        "replayable": not why_not,
         "headers": dict(letter.headers),
         "payload": payload,
     }
+    if why_not:
+        fields["not_replayable"] = why_not
+    if letter.result:
+        fields["replay"] = letter.result
+    if letter.handed:
+        fields["waits_behind"] = list(letter.handed)
     return fields if encoding == "utf-8" else {**fields, "payload_encoding": encoding}
 
 

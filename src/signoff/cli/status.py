@@ -11,6 +11,7 @@ import typer
 from signoff.cli.reading import AsJson, PipelineFile, dash, load_for_reading, table, when
 from signoff.engine.buffers import read_buffers
 from signoff.engine.giving_up import stranded
+from signoff.engine.gone import what_is_gone
 from signoff.ledger import DeadLetters, Ledger, RunLock
 from signoff.ledger.departures import Departure
 from signoff.log import LogReader
@@ -40,6 +41,7 @@ def read_status(graph: Graph) -> dict[str, Any]:
         Ledger(state / "ledger.db", readonly=True) as ledger,
         DeadLetters(state / "dead_letters.db", readonly=True) as letters,
     ):
+        gone = what_is_gone(graph, ledger, letters)
         return {
             "pipeline": graph.name,
             "alive": pid is not None,
@@ -55,6 +57,8 @@ def read_status(graph: Graph) -> dict[str, Any]:
             "windows": {name: _window(window) for name, window in read_windows(graph).items()},
             "folds": {name: _fold(fold) for name, fold in read_folds(graph).items()},
             "dead_letters": letters.count(),
+            "gone": gone.as_dict(),
+            "waits_for_gone": gone.sentences(),
         }
 
 
@@ -170,6 +174,8 @@ def _print(found: dict[str, Any]) -> None:
         typer.echo(table(["fold", "open groups", "the next ends"], rows, right=["open groups"]))
     if found["dead_letters"]:
         typer.echo(f"{found['dead_letters']} dead letters; signoff dead-letters list FILE shows them")
+    for sentence in found["waits_for_gone"]:
+        typer.echo(sentence)
 
 
 def _print_windows(windows: dict[str, Any]) -> None:

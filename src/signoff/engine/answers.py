@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -21,9 +22,11 @@ from signoff.engine.joints import ResultsJoint, buffer_place, handover
 from signoff.engine.letters import to_store
 from signoff.engine.lineage import joined
 from signoff.engine.query import SourceQuery
+from signoff.engine.replay_answers import letters_of, tell_letters
 from signoff.engine.verdict import BY_POLICY
 from signoff.errors import SignoffError
 from signoff.ledger.batches import Answer
+from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BUFFER, OTHERS, BatchState, EventId, Outcome, RowOutcome, RowRef, Wait
 from signoff.ledger.sequences import from_numpy, from_range
@@ -97,9 +100,13 @@ class PipelineAnswers:
 
 
 def build_bearers(
-    graph: Graph, parts: Sequence[Graph], ledger: Ledger, queries: Mapping[str, SourceQuery]
+    graph: Graph,
+    parts: Sequence[Graph],
+    ledger: Ledger,
+    queries: Mapping[str, SourceQuery],
+    letters: DeadLetters | None = None,
 ) -> list[Bearer]:
-    """One for each link of a pipeline, which is run in these parts."""
+    """One for each link of a pipeline, which is run in these parts. `letters`: those that are replayed."""
     bearers = []
     for part, joint in all_joints(graph):
         if isinstance(joint, ResultsJoint):
@@ -120,15 +127,25 @@ def build_bearers(
                 notes = LinkNotes(link.place.database)
                 answers = PipelineAnswers(notes, name, BY_POLICY[link.on_failure])
                 bearers.append(Bearer(link, ledger, notes, answers, queries, outside=True))
+    for bearer in bearers:
+        bearer.letters = letters
     return bearers
 
 
-def left_behind(graph: Graph, name: str, ledger: Ledger, queries: Mapping[str, SourceQuery]) -> Bearer:
+def left_behind(
+    graph: Graph,
+    name: str,
+    ledger: Ledger,
+    queries: Mapping[str, SourceQuery],
+    letters: DeadLetters | None = None,
+) -> Bearer:
     """For a buffer that is in the pipeline no more: what is settled in it may not have been told."""
     place = buffer_place(graph, name + BUFFER)
     config = HandoverConfig(place=place, sink=name, max_bytes=1, when_full="block", awaited_by=frozenset())
     answers = LedgerAnswers(ledger, name + BUFFER)
-    return Bearer(config, ledger, LinkNotes(place.database), answers, queries, outside=False)
+    bearer = Bearer(config, ledger, LinkNotes(place.database), answers, queries, outside=False)
+    bearer.letters = letters
+    return bearer
 
 
 class Bearer:
@@ -146,6 +163,8 @@ class Bearer:
     ) -> None:
         self._config, self._ledger, self._notes, self._answers = config, ledger, notes, answers
         self._queries, self._outside = queries, outside
+        self.letters: DeadLetters | None = None
+        """Where letters are kept whose replay the link may hold."""
         self._log = LogReader(config.place.log)
         self._brought: dict[tuple[str, str, int, int], int] = {}
         """How many rows were settled when their batch was last told."""
@@ -163,7 +182,8 @@ class Bearer:
         try:
             settled, whole = self._answers.settled(), True
             for parts in self._by_batch():
-                whole &= self._bring(parts, settled)
+                rest = self._without_replays(parts, settled)
+                whole &= not rest or self._bring(rest, settled)
             self._trouble = ""
         except SignoffError as error:
             whole = False
@@ -193,6 +213,22 @@ class Bearer:
                 batch = handed.batch
                 found.setdefault((handed.sink, batch.source, batch.start, batch.end), []).append(handed)
         return list(found.values())
+
+    def _without_replays(self, parts: list[Handed], settled: BitMap64) -> list[Handed]:
+        """Tell replayed letters what became of their rows; returns the parts that are of no replay."""
+        rest = []
+        for part in parts:
+            of_batch = [] if self.letters is None else letters_of(self.letters, part)
+            if not of_batch or self.letters is None:
+                rest.append(part)
+                continue
+            answer = self._answer(part, settled)
+            tell = partial(tell_letters, self._ledger, self.letters, outside=self._outside)
+            if tell(of_batch, part, answer):
+                self._again_at = min(self._again_at, time.monotonic() + _LOOK_AGAIN_S)
+            elif not answer.still:
+                self._forget([part])
+        return rest
 
     def _bring(self, parts: list[Handed], settled: BitMap64) -> bool:
         """Tell a batch; false when it must be tried again although nothing may have changed."""

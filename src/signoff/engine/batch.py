@@ -32,6 +32,7 @@ from signoff.engine.delivery import Pass, SinkTask, Span
 from signoff.engine.departures import Departures, of_counts
 from signoff.engine.ended import ended
 from signoff.engine.letters import LetterStore, to_store
+from signoff.engine.missing import Way, came_to, lettered, not_coming, not_let_through, owed_by_gone
 from signoff.engine.poison import PlanFailed, last_line
 from signoff.engine.receipts import (
     read_receipts,
@@ -60,7 +61,7 @@ from signoff.engine.waiting import (
 )
 from signoff.errors import Discarded, SinkError
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.outcome import BatchState, Outcome, SinkState, Wait
+from signoff.ledger.outcome import BatchState, Outcome, RowRef, SinkState, Wait
 from signoff.ledger.sequences import from_bytes
 from signoff.link.handover import HandoverConfig
 from signoff.log import LogReader, excluded
@@ -86,6 +87,8 @@ _REST = 15
 """How many times as long as a costly pass took a sink is let alone."""
 WAITS = "earlier batches come first"
 """Why a sink that is behind was not asked."""
+GONE = 'sink "{}" is not in the pipeline any more; put it back to replay this, or drop it'
+"""Why a row is a dead letter that was owed to a sink which was renamed or removed."""
 
 RangePlan = Callable[[int, int, set[str] | None, frozenset[int] | None], Plan]
 """Compile the source's plan over a fixed range of the log, for some sinks or all, over some events or all."""
@@ -138,6 +141,8 @@ class BatchRunner:
     """A step makes one row of several events: they are read together whenever one is asked for again."""
     before_uniting: frozenset[str] = frozenset()
     """Such steps, and those that have one behind them."""
+    ways: Mapping[str, Way] = field(default_factory=dict)
+    """By sink: what is in front of it."""
     halt: threading.Event = field(default_factory=threading.Event)
     """Set when the query ends: what fails then has been interrupted, and nobody is to blame."""
     waits_for: tuple[str, ...] = ()
@@ -151,6 +156,8 @@ class BatchRunner:
     """Batches and sinks that fail on them, and when this run has found that first."""
     _measured: int = 0
     """Passes under way over large events."""
+    _gone: set[str] = field(default_factory=set)
+    """Sinks that are not in the pipeline, of which that was said."""
 
     def sink_tasks(self, plan: Plan) -> tuple[SinkTask, ...]:
         """What a pass over a whole batch has to do for each sink of a plan."""
@@ -281,18 +288,24 @@ class BatchRunner:
         with_errors = untried or not all(_is_tried(state) for state in asked.values())
         held = {name for name, state in known.sinks.items() if name not in asked and not _is_tried(state)}
         work = _Work(batch, asked, frozenset(held & self.sinks.keys()), with_errors)
-        results, wanted = self._results(work, plan), Wanted(asked)
+        nobody = not (asked or work.held or with_errors)
+        results, wanted = [] if nobody else self._results(work, plan), Wanted(asked)
         if not with_errors:
             results = relevant(self._news(known, results), wanted, self.steps, known.owed)
         verdict = self._judge(work.batch, known, asked, results)
-        if self.unites:
-            ask_for_new_rows(verdict, results, asked)
+        ask_for_new_rows(verdict, results, asked)
         add_waits(verdict, results, wanted, self.steps, known.sinks, time.time())
+        self._keep_missing(verdict, known, asked, results)
+        new = [name for name in self.sinks if name in known.sinks and not _is_tried(known.sinks[name])]
+        taken_over = came_to(new, results).union(*(waiting_for(results, self.steps, name) for name in new))
         for name, state in known.sinks.items():
             if not state.done and name not in asked:
-                origins = [from_bytes(r.blob) for r in results if r.kind == Kind.HELD and r.name == name]
-                origins.append(waiting_for(results, self.steps, name))
-                self._not_asked(verdict, known, name, state, BitMap64.union(BitMap64(), *origins))
+                if _sink_of(name) not in self.sinks:
+                    self._close_gone(verdict, known, name, state, taken_over)
+                    continue
+                held_rows = [from_bytes(r.blob) for r in results if r.kind == Kind.HELD and r.name == name]
+                waiting = waiting_for(results, self.steps, name)
+                self._not_asked(verdict, known, name, state, BitMap64.union(BitMap64(), *held_rows), waiting)
         # Of the first pass only: a later one with errors, for a new sink, goes over the same rows.
         filtered = self.departures.filtered(results) if untried else {}
         return self._record(batch, known, verdict, filtered)
@@ -317,9 +330,12 @@ class BatchRunner:
         results = on_the_way(step, self._results(work, plan) if asked else [], self.steps)
         results = relevant(self._news(known, results), wanted, self.steps, known.owed)
         verdict = self._judge(work.batch, known, asked, results)
-        if self.unites:
-            ask_for_new_rows(verdict, results, asked)
+        ask_for_new_rows(verdict, results, asked)
         add_waits(verdict, results, wanted, self.steps, known.sinks, time.time(), again=step)
+        for wait, state in waits.items():
+            rows = self._missing(known, wait.sink, state, results)
+            left = not_let_through(wait, rows, self.steps.get(step), self.ways.get(wait.sink))
+            verdict.outcomes += lettered(left, wait.sink)
         take_over(verdict, known, waits, self._atomic)
         return self._record(batch, known, verdict)
 
@@ -387,25 +403,53 @@ class BatchRunner:
         return recorded
 
     def _not_asked(
-        self, verdict: Round, known: BatchState, name: str, state: SinkState, held: BitMap64
+        self,
+        verdict: Round,
+        known: BatchState,
+        name: str,
+        state: SinkState,
+        held: BitMap64,
+        waiting: BitMap64,
     ) -> None:
-        wait = Wait.parse(name)
-        if wait is not None and wait.sink in self.sinks:
+        """A sink of the pipeline, or a step rows wait for, owes what it owed. `held`: what comes to a sink of
+        which that was not known; `waiting`: what may, and waits for a step."""
+        if Wait.parse(name) is not None:
             verdict.owed |= BitMap64(row.sequence for row in state.owed or ())
-            return
-        if name in self.sinks and not _is_tried(state):
-            verdict.owed |= held
-            waiting = replace(state, error=WAITS, since=time.time())
-            verdict.sinks[name] = waiting if held else SinkState(done=True)
-            return
-        if name in self.sinks or state.handed:
+        elif _is_tried(state):
             verdict.owed |= state.owes(known.owed)
-            return
-        # Nobody can write to a sink that is gone from the pipeline, and nobody should wait for it.
-        logger.warning(
-            'sink "%s" is no longer in the pipeline; the batch it had not finished is closed', name
-        )
+        else:
+            verdict.owed |= held | waiting
+            behind = replace(state, error=WAITS, since=time.time(), rows_of=held)
+            verdict.sinks[name] = behind if held | waiting else SinkState(done=True)
+
+    def _close_gone(
+        self, verdict: Round, known: BatchState, name: str, state: SinkState, taken_over: BitMap64
+    ) -> None:
+        """Nobody can write to a sink that is gone from the pipeline: what it owes becomes dead letters.
+
+        Not of a batch of which nothing has been seen yet: that is done as the pipeline is now."""
+        sink = _sink_of(name)
+        rows = owed_by_gone(name, state, known, taken_over) if _is_tried(state) else []
+        verdict.outcomes += lettered(rows, sink, GONE.format(sink))
         verdict.sinks[name] = SinkState(done=True, error="removed from the pipeline")
+        if sink not in self._gone:
+            self._gone.add(sink)
+            what = "becomes dead letters, to be replayed when it is back, or dropped" if rows else "is closed"
+            logger.warning('sink "%s" is no longer in the pipeline; what it owes %s', sink, what)
+
+    def _keep_missing(
+        self, verdict: Round, known: BatchState, asked: Mapping[str, SinkState], results: Sequence[Result]
+    ) -> None:
+        """What was owed and has not come out of the plan is kept as dead letters."""
+        for name, state in asked.items():
+            if _is_tried(state) and not self.sinks[name].sink.observes:
+                verdict.outcomes += lettered(self._missing(known, name, state, results), name)
+
+    def _missing(
+        self, known: BatchState, sink: str, state: SinkState, results: Sequence[Result]
+    ) -> list[RowRef]:
+        heard = [*results, *self._excluded(known)]
+        return not_coming(sink, state, heard, known.owed, self.ways.get(sink))
 
     # -- the pass over the rows
 
@@ -543,6 +587,12 @@ class BatchRunner:
 def _is_tried(state: SinkState) -> bool:
     """Whether a pass that a sink could have been part of has been made."""
     return bool(state.done or state.attempts or state.error)
+
+
+def _sink_of(name: str) -> str:
+    """The sink that rows are owed to, also where they wait for a step in front of it."""
+    wait = Wait.parse(name)
+    return name if wait is None else wait.sink
 
 
 def owes(known: BatchState, sink: str) -> bool:

@@ -12,6 +12,7 @@ from signoff.engine.division import all_joints, buffers_on_disk
 from signoff.engine.joints import NO_LIMIT, Joint, buffer_place
 from signoff.engine.left_states import give_up_left
 from signoff.ledger.batches import Answer
+from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BUFFER, Account, SinkState
 from signoff.log import LogReader
@@ -78,9 +79,7 @@ def give_up(graph: Graph, ledger: Ledger, name: str) -> int:
     start, end = ledger.books(source).next, LogReader(place.log).head()
     if start < end:
         _drop(ledger, source, start, end)
-    bearer = left_behind(graph, name, ledger, {})
-    bearer.tend()
-    bearer.close()
+    _tell(graph, ledger, name)
     give_up_left(place, ledger.books(source).next)
     return dropped
 
@@ -100,11 +99,17 @@ def give_up_state(graph: Graph, ledger: Ledger, name: str) -> int:
     for known in ledger.open_batches(source):
         dropped += len(known.owed)
         _drop(ledger, source, known.ref.start, known.ref.end)
-    bearer = left_behind(graph, name, ledger, {})
-    bearer.tend()
-    bearer.close()
+    _tell(graph, ledger, name)
     Loss(buffer_place(graph, source)).give_up()
     return dropped
+
+
+def _tell(graph: Graph, ledger: Ledger, name: str) -> None:
+    """Bring what is settled in a buffer to the events its rows were made from, and to replayed letters."""
+    with DeadLetters(graph.state / "dead_letters.db") as letters:
+        bearer = left_behind(graph, name, ledger, {}, letters)
+        bearer.tend()
+        bearer.close()
 
 
 def _drop(ledger: Ledger, source: str, start: int, end: int) -> None:

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
 from signoff.engine.ended import observed
+from signoff.engine.result import Kind
 from signoff.errors import PipelineError, Problem
 from signoff.pipeline.graph import Graph, Node, Port
 from signoff.pipeline.model import OnFailure, SinkConfig
@@ -81,6 +82,8 @@ class ErrorPlan:
     """What the column holds is to be read with `transforms.answers`, and may be another thing next time."""
     changeable: bool = False
     """It, or a step in front of it, answers: it may fail in any pass, for rows that did not come so far."""
+    kind: Kind | None = None
+    """Where it is no error: what a text in the column means."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,7 @@ def compile_source(
     rows: Collection[RowName] | None = None,
     counts: bool = False,
     trial: bool = False,
+    tells: bool = False,
     problem: Callable[[Problem], None] | None = None,
 ) -> Plan | None:
     """Compile what hangs on `source`. `df` has the columns of the log's Spark source.
@@ -119,10 +123,11 @@ def compile_source(
     `sinks` restricts the plan to some sinks, `entry` to what lies behind one transform (for a
     replayed dead letter), and `rows` to some rows, by sequence and child, that come to that transform.
     With `counts` it is counted at which step rows end (see `engine.ended`). `trial`: it is only to be seen
-    what it fails on. With `problem` given, every error of every node is reported there and None is returned
+    what it fails on. `tells`: of each row it is said that it has come to the entry, and where it ended.
+    With `problem` given, every error of every node is reported there and None is returned
     if there was any; without, the first error is raised as PipelineError.
     """
-    return _Compiler(graph, source, streaming, sinks, entry, rows, counts, trial, problem).compile(df)
+    return _Compiler(graph, source, streaming, sinks, entry, rows, counts, trial, tells, problem).compile(df)
 
 
 class _Compiler:
@@ -136,10 +141,12 @@ class _Compiler:
         rows: Collection[RowName] | None,
         counts: bool,
         trial: bool,
+        tells: bool,
         problem: Callable[[Problem], None] | None,
     ) -> None:
         self.graph, self.source, self.streaming = graph, source, streaming
-        self.counts, self.trial, self.problem = counts, trial, problem
+        self.counts, self.trial, self.tells, self.problem = counts, trial, tells, problem
+        self.told: list[ErrorPlan] = []
         self.failed = False
         behind = graph.downstream(source)
         if entry is not None and entry != source:
@@ -164,7 +171,7 @@ class _Compiler:
 
     def compile(self, df: DataFrame) -> Plan | None:
         policy: OnFailure = "dead_letter"
-        _, view = begin(df, SOURCE_COLUMNS, self.source, policy, counts=self.counts)
+        _, view = begin(df, SOURCE_COLUMNS, self.source, policy, counts=self.counts or self.tells)
         self.views[Port(self.source, None)] = view
         if getattr(self.graph.nodes[self.source].config, "keeps_ids", False):
             view.frame.df = view.frame.df.withColumn(IDENTITY, F.col(view.columns["message_id"]))
@@ -207,6 +214,8 @@ class _Compiler:
             self._mark_pending()
         if node.name == self.entry and self.rows is not None:
             view = self._only(view, self.rows)
+        if node.name == self.entry and self.tells:
+            self._tell(view.frame, node.name, Kind.REACHED, F.col(view.alive))
         assert isinstance(node.config, Transform)
         together = tuple(views) if len(views) > 1 else ()
         step = Step(node.name, self.graph.base, self.streaming, self.trial, together)
@@ -227,6 +236,17 @@ class _Compiler:
             parts.append(view.frame.cut(view).withColumn(CHILD, child))
         united = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
         return begin_again(united, list(columns), next(iter(frames.values())))
+
+    def _drops(self, stage: str) -> str:
+        """Why rows end at a step."""
+        return str(getattr(self.graph.nodes[stage].config, "drops", "")) if stage in self.graph.nodes else ""
+
+    def _tell(self, frame: Frame, stage: str, kind: Kind, holds: Column) -> None:
+        """Say of rows for which something holds what that is; kept like the reason of an error."""
+        column = frame.fresh("told")
+        frame.df = frame.df.withColumn(column, F.when(holds, F.lit(self._drops(stage))))
+        frame.add_error(stage, column, "dead_letter")
+        self.told.append(ErrorPlan(column, stage, "dead_letter", None, kind=kind))
 
     @staticmethod
     def _only(view: View, rows: Collection[RowName]) -> View:
@@ -278,8 +298,13 @@ class _Compiler:
 
     def _plan(self, sinks: Mapping[str, SinkPlan]) -> Plan:
         frames: dict[int, Frame] = {id(view.frame): view.frame for view in self.views.values()}
+        if self.tells:
+            for frame in frames.values():
+                for stage, name in frame.ends or ():
+                    self._tell(frame, stage, Kind.LEFT_OUT, F.col(name))
+                frame.ends = None
         errors = [error for frame in frames.values() for error in frame.errors]
-        if self.entry is not None:
+        if self.entry is not None and not self.tells:
             # One before the entry that may fail this time, although it did not before, is heard as well.
             errors = [e for e in errors if e.answers or e.stage == self.entry or self._behind(e.stage)]
         alive = {delivery.alive for sink in sinks.values() for delivery in sink.deliveries}
@@ -309,13 +334,15 @@ class _Compiler:
             chosen = barred.where(somewhere & (F.col(_BARRIER) >= F.lit(0)))
             parts.append(chosen.select(*lineage, *further, *columns))
         df = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
+        told = {one.column: one for one in self.told}
         answering = {error.stage for error in errors if error.answers}
         changeable = answering.union(*(self.graph.downstream(stage) for stage in answering))
         return Plan(
             df=df,
             sinks=sinks,
             errors=tuple(
-                ErrorPlan(e.column, e.stage, e.policy, e.describe, e.answers, e.stage in changeable)
+                told.get(e.column)
+                or ErrorPlan(e.column, e.stage, e.policy, e.describe, e.answers, e.stage in changeable)
                 for e in errors
             ),
             stateful=self.stateful,

@@ -138,7 +138,7 @@ class Pass:
             if column.null_count == len(column):
                 continue
             for index in np.flatnonzero(np.asarray(pc.is_valid(column))).tolist():
-                kind, text = Kind.ERROR, column[index].as_py()
+                kind, text = error.kind or Kind.ERROR, column[index].as_py()
                 if error.answers:
                     answer, text = heard(text)
                     kind = _ANSWERED[answer]
@@ -206,6 +206,7 @@ class _Server:
     _refused: list[Result] = field(default_factory=list)
     _left: list[Lineage] = field(default_factory=list)
     _held: list[Lineage] = field(default_factory=list)
+    _came: list[Lineage] = field(default_factory=list)
     _error: str = ""
     _attempts: int = 0
     _part: bytes | None = None
@@ -227,6 +228,8 @@ class _Server:
     def offer(self, rows: pa.RecordBatch, lineage: Lineage, source: str) -> None:
         for delivery in self.task.deliveries:
             chosen = self._chosen(rows, lineage, delivery)
+            if chosen is not None and self.task.only is not None:
+                self._came.append(lineage.take(chosen).behind(delivery.suffix))
             if chosen is not None and self.task.held:
                 self._held.append(lineage.take(chosen))
             elif chosen is not None:
@@ -260,6 +263,8 @@ class _Server:
                 found.append(Result(name, Kind.ROWS, blob=_packed(self._signed)))
         if self._held:
             found.append(Result(name, Kind.HELD, blob=_origins(self._held)))
+        if self._came:
+            found.append(Result(name, Kind.CAME, blob=_packed(self._came)))
         if self._left:
             rows = _packed(self._left)
             found.append(Result(name, Kind.OWED, text=self._error, number=self._attempts, blob=rows))

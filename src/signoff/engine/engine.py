@@ -25,6 +25,7 @@ from signoff.engine.cluster import Cluster
 from signoff.engine.control import Control, GaveUp
 from signoff.engine.division import all_joints
 from signoff.engine.folds import FoldQuery
+from signoff.engine.gone import what_is_gone
 from signoff.engine.joints import FoldJoint, FoldSourceConfig, StateSourceConfig, WindowJoint
 from signoff.engine.parts import build_parts
 from signoff.engine.query import Shared, SourceQuery
@@ -87,7 +88,7 @@ class Engine:
         joints = [joint for _, joint in all_joints(graph)]
         self._best_effort = {joint.source for joint in joints if joint.best_effort}
         self.bearers: list[Bearer | ResultsBearer] = [
-            *build_bearers(graph, [part.graph for part in parts], self.ledger, self.queries),
+            *build_bearers(graph, [part.graph for part in parts], self.ledger, self.queries, self.letters),
             *build_returns(graph, self.ledger, self.queries),
         ]
         self.replayer = Replayer(parts)
@@ -257,7 +258,9 @@ class Engine:
                     self.ledger.note_sink(name, error=redact(str(error)))
 
     def _name_orphans(self) -> None:
-        """Say which buffers hold rows that nobody takes: their sinks were renamed or removed."""
+        """Say what waits for nodes that were renamed or removed: rows of sinks and buffers, and letters."""
+        for sentence in what_is_gone(self.graph, self.ledger, self.letters).sentences():
+            logger.warning("%s", sentence)
         for buffer in read_buffers(self.graph, self.ledger).values():
             if buffer.orphan:
                 logger.warning(

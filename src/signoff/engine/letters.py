@@ -57,7 +57,7 @@ def to_store(dead: Sequence[RowOutcome], owed: BitMap64) -> list[RowOutcome]:
 
 def letter_of(source: str, outcome: RowOutcome, event: Mapping[str, Any]) -> DeadLetter:
     """The dead letter of one row, with its whole event."""
-    received = event["received_at"]
+    received, error = event["received_at"], event.get("error")
     return DeadLetter(
         event_id=str(EventId(source, outcome.row.sequence, outcome.row.child)),
         stage=outcome.stage,
@@ -66,4 +66,7 @@ def letter_of(source: str, outcome: RowOutcome, event: Mapping[str, Any]) -> Dea
         headers=dict(event["headers"] or {}),
         received_at=None if received is None else received.timestamp(),
         message_id=event["message_id"],
+        # What a source could not read is not what was sent: of too large a payload there is the beginning,
+        # of a damaged file its last readable piece.
+        incomplete=f"its source could not read it whole: {error}" if error else "",
     )

@@ -18,6 +18,7 @@ from signoff.engine.compile import Plan, compile_source
 from signoff.engine.control import Control, GaveUp, Interrupted
 from signoff.engine.departures import Departures
 from signoff.engine.letters import LetterStore
+from signoff.engine.missing import ways
 from signoff.engine.poison import PARTS, Failure, PlanFailed, isolate, last_line
 from signoff.engine.serving import SinkEntry
 from signoff.engine.tasks import TaskWatch
@@ -99,6 +100,7 @@ class SourceQuery(ABC):
             isolate=self._isolate,
             windows=windows_at(graph, source, shared.sinks),
             unites=bool(uniting),
+            ways=ways(graph),
             before_uniting=frozenset(n for n in reachable if ({n} | graph.downstream(n)) & uniting),
         )
 

@@ -7,7 +7,6 @@ taken from the letter, so it does not matter that the log has been trimmed.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,9 +20,12 @@ from signoff.engine.compile import Plan, compile_source
 from signoff.engine.control import Control
 from signoff.engine.delivery import Pass
 from signoff.engine.lock import engine_lock
+from signoff.engine.outlets import claim_links
 from signoff.engine.parts import build_parts
 from signoff.engine.poison import last_line
 from signoff.engine.query import Shared, stage_policies, uniting_steps, windows_at
+from signoff.engine.replay_batch import new_replay, replay_name, replay_ref
+from signoff.engine.replay_verdict import DELIVERED, Heard, Verdict, judge_letters
 from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
 from signoff.engine.serving import sink_task
 from signoff.engine.verdict import Round, judge
@@ -32,6 +34,7 @@ from signoff.ledger.dead_letters import DeadLetter, DeadLetters, close_letters
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import Outcome, Resolution, RowRef, SinkState, is_united
 from signoff.ledger.runlock import RunLock
+from signoff.link.handover import HandoverConfig
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import OnFailure, SinkConfig, SourceConfig
 from signoff.pipeline.secrets import redact
@@ -41,6 +44,7 @@ from signoff.transforms.frame import MARK
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 5_000
+_UNDO = "put it back to replay this, or drop it"
 
 
 def replay_now(graph: Graph) -> int:
@@ -52,6 +56,7 @@ def replay_now(graph: Graph) -> int:
                 Ledger(graph.state / "ledger.db") as ledger,
                 DeadLetters(graph.state / "dead_letters.db") as letters,
             ):
+                claim_links(graph, ledger)
                 parts = build_parts(graph, cluster.spark, ledger, letters, Control())
                 try:
                     return Replayer(parts).run()
@@ -75,10 +80,11 @@ class Replayer:
         """Replay what is requested; returns how many letters were resolved."""
         resolved = 0
         while requested := self.shared.letters.replays_requested(limit=_AT_ONCE):
-            groups: dict[tuple[str, str], list[DeadLetter]] = {}
+            groups: dict[tuple[str, str, str], list[DeadLetter]] = {}
             for letter in self.shared.letters.whole(requested):
-                groups.setdefault((letter.source, letter.stage), []).append(letter)
-            for (source, stage), letters in groups.items():
+                if letter.status == "replaying":  # of one that is dropped meanwhile nothing is replayed
+                    groups.setdefault((letter.source, letter.stage, letter.batch), []).append(letter)
+            for (source, stage, _), letters in groups.items():
                 owners = [part for part in self.parts if source in part.graph.sources]
                 self.shared = owners[0] if owners else self.parts[0]
                 for part in self._apart(source, letters):
@@ -102,28 +108,39 @@ class Replayer:
         graph = self.shared.graph
         if source not in graph.sources or stage not in graph.nodes:
             reason = f'"{stage if source in graph.sources else source}" is no longer in the pipeline'
-            self._close([_failed(letter, reason) for letter in letters], [])
+            self._fail(letters, f"{reason}; {_UNDO}")
             return
+        if stage != source and stage not in graph.downstream(source):
+            self._fail(letters, f'"{stage}" gets no rows of "{source}" any more; {_UNDO}')
+            return
+        if cut := [letter for letter in letters if letter.incomplete]:
+            for letter in cut:
+                self._fail([letter], f"it cannot be replayed: {letter.incomplete}")
+            letters = [letter for letter in letters if not letter.incomplete]
+            if not letters:
+                return
         # What is united behind the stage has ids that cannot be told from the letters': then no other rows
         # than theirs go in, and all that comes out is theirs.
-        anew = self._unites_behind(stage)
+        self._replay(source, stage, letters, anew=self._unites_behind(stage))
+
+    def _replay(self, source: str, stage: str, letters: Sequence[DeadLetter], anew: bool) -> None:
         try:
-            self._replay(source, stage, letters, anew)
+            verdict, heard = self._deliver(source, stage, letters, anew)
         except Exception as error:  # noqa: BLE001 - whatever happens, the letters stay and say why
             reason = last_line(error)
             logger.warning("replaying %d letters of %s failed: %s", len(letters), stage, reason)
-            self._close([_failed(letter, reason) for letter in letters], [])
-
-    def _replay(self, source: str, stage: str, letters: Sequence[DeadLetter], anew: bool) -> None:
-        verdict = self._deliver(source, stage, letters, anew)
+            self._fail(letters, reason)
+            return
         gone = [] if anew else _not_made(letters, verdict)
-        self._resolve(source, stage, [letter for letter in letters if letter not in gone], verdict, anew)
+        self._close(judge_letters(source, [x for x in letters if x not in gone], verdict, heard))
         if gone:  # the pipeline has changed, and unites their events in another way
             self._replay(source, stage, gone, anew=True)
 
-    def _deliver(self, source: str, stage: str, letters: Sequence[DeadLetter], anew: bool) -> Round:
+    def _deliver(
+        self, source: str, stage: str, letters: Sequence[DeadLetter], anew: bool
+    ) -> tuple[Round, Heard]:
         graph = self.shared.graph
-        batch = _batch_of(source, letters)
+        batch = self._batch_of(source, letters)
         windows = windows_at(graph, source, self.shared.sinks).values()
         for window in windows:
             window.stamp(batch)  # nothing is closed until its rows are there
@@ -133,9 +150,18 @@ class Replayer:
             for window in windows:
                 window.forget_batch(batch)
 
+    def _batch_of(self, source: str, letters: Sequence[DeadLetter]) -> BatchRef:
+        """The batch they are replayed as: the same one if a crash has interrupted that before."""
+        names = {letter.batch for letter in letters}
+        if len(names) == 1 and (known := names.pop()):
+            return replay_ref(source, known)
+        batch = new_replay(source, letters)
+        self.shared.letters.claim(letters, replay_name(batch))
+        return batch
+
     def _deliver_batch(
         self, source: str, stage: str, letters: Sequence[DeadLetter], anew: bool, batch: BatchRef
-    ) -> Round:
+    ) -> tuple[Round, Heard]:
         graph = self.shared.graph
         is_sink = graph.nodes[stage].kind == "sink"
         plan = compile_source(
@@ -146,23 +172,23 @@ class Replayer:
             sinks={stage} if is_sink else None,
             entry=None if is_sink else stage,
             rows={(letter.sequence, letter.child) for letter in letters} if anew else None,
+            tells=True,
         )
         assert plan is not None
         rows = None if anew else tuple(RowRef(letter.sequence, letter.child) for letter in letters)
         asked = {name: SinkState(done=False, owed=rows) for name in plan.sinks}
-        results = self._pass(plan, batch, asked, with_errors=not is_sink)
-        return self._judge(source, batch, asked, results)
+        results = self._pass(plan, batch, asked)
+        watching = frozenset(name for name in asked if self.shared.sinks[name].sink.observes)
+        return self._judge(source, batch, asked, results), Heard(graph, stage, results, anew, watching)
 
     def _unites_behind(self, stage: str) -> bool:
         graph = self.shared.graph
         is_step = graph.nodes[stage].kind == "transform"
         return is_step and bool(({stage} | graph.downstream(stage)) & uniting_steps(graph))
 
-    def _pass(
-        self, plan: Plan, batch: BatchRef, asked: Mapping[str, SinkState], *, with_errors: bool
-    ) -> list[Result]:
+    def _pass(self, plan: Plan, batch: BatchRef, asked: Mapping[str, SinkState]) -> list[Result]:
         tasks = tuple(sink_task(name, self.shared.sinks[name], state, plan) for name, state in asked.items())
-        one_pass = Pass(batch, tasks, plan.said(all_steps=with_errors), None)
+        one_pass = Pass(batch, tasks, plan.said(all_steps=True), None)
         results = from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow())
         # Nobody asks again: what a step cannot do now has failed.
         return [replace(r, kind=Kind.ERROR) if r.kind == Kind.WAITS else r for r in results]
@@ -191,47 +217,24 @@ class Replayer:
             stage_policies(self.shared.graph, source), "dead_letter"
         )
         atomic = {name for name in asked if sinks[name].sink.atomic}
-        return judge(results, entries, policies, commit, atomic, 0.0)
-
-    def _resolve(
-        self, source: str, stage: str, letters: Sequence[DeadLetter], verdict: Round, anew: bool
-    ) -> None:
-        failed = {
-            (o.row.sequence, o.row.child, o.stage): o.reason
-            for o in verdict.outcomes
-            if o.outcome != Outcome.DROPPED
+        links = {
+            name: source in entry.config.awaited_by
+            for name, entry in sinks.items()
+            if isinstance(entry.config, HandoverConfig)
         }
-        earlier = self._earlier(stage, failed)
-        resolutions, further = [], []
-        by_sequence = {letter.sequence: letter for letter in letters}
-        for letter in letters:
-            reason = failed.pop((letter.sequence, letter.child, stage), None)
-            reason = reason or next((why for row, why in earlier if row.holds(letter.event.row)), None)
-            if reason is not None:
-                resolutions.append(_failed(letter, reason))
-            else:
-                delivered = letter.sequence in verdict.delivered
-                outcome = Outcome.DELIVERED if delivered else Outcome.DROPPED
-                resolutions.append(Resolution(letter.event_id, letter.stage, outcome))
-        asked = {(letter.sequence, letter.child) for letter in letters}
-        for (sequence, child, later), reason in failed.items():
-            if not anew and not _asked_for(asked, sequence, child):
-                continue  # a row beside it, which has a letter of its own, open or closed
-            origin = by_sequence[sequence]
-            event_id = f"{source}/{sequence}" + (f"/{child}" if child else "")
-            further.append(replace(origin, event_id=event_id, stage=later, reason=reason, at=0.0))
-        self._close(resolutions, further)
+        return judge(results, entries, policies, commit, atomic, 0.0, links)
 
-    def _earlier(self, stage: str, failed: dict[tuple[int, str, str], str]) -> list[tuple[RowRef, str]]:
-        """Take out what failed before the rows could come to `stage`: their letters stay as they are."""
-        behind = self.shared.graph.downstream
-        found = {key: reason for key, reason in failed.items() if stage in behind(key[2])}
-        for key in found:
-            del failed[key]
-        return [(RowRef(key[0], key[1]), f'step "{key[2]}" failed: {why}') for key, why in found.items()]
+    def _close(self, verdict: Verdict) -> None:
+        """Rows that are in another log are not decided yet: see `replay_answers`."""
+        letters = self.shared.letters
+        close_letters(self.shared.ledger, letters, verdict.resolutions, verdict.further)
+        for sinks, handed in verdict.handed.items():
+            for letter in handed:
+                letters.hand_on([letter], sinks, DELIVERED if letter.key in verdict.delivered else "")
 
-    def _close(self, resolutions: Sequence[Resolution], further: Sequence[DeadLetter]) -> None:
-        close_letters(self.shared.ledger, self.shared.letters, resolutions, further)
+    def _fail(self, letters: Sequence[DeadLetter], reason: str) -> None:
+        failed = [Resolution(x.event_id, x.stage, Outcome.DEAD_LETTERED, reason) for x in letters]
+        close_letters(self.shared.ledger, self.shared.letters, failed)
 
     def _events(self, source: str, letters: Sequence[DeadLetter]) -> pa.Table:
         """The letters' events in the columns of the log's Spark source, each event once."""
@@ -276,24 +279,7 @@ def _decoded(payload: bytes, encoding: str) -> tuple[str | bytes | None, str | N
         return None, f"payload is not valid UTF-8 (at byte {error.start})"
 
 
-def _failed(letter: DeadLetter, reason: str) -> Resolution:
-    return Resolution(letter.event_id, letter.stage, Outcome.DEAD_LETTERED, reason)
-
-
 def _not_made(letters: Sequence[DeadLetter], verdict: Round) -> list[DeadLetter]:
     """The letters of rows made of several events of which nothing was heard: there is no such row."""
     heard = verdict.delivered | BitMap64(outcome.row.sequence for outcome in verdict.outcomes)
     return [letter for letter in letters if is_united(letter.child) and letter.sequence not in heard]
-
-
-def _asked_for(asked: set[tuple[int, str]], sequence: int, child: str) -> bool:
-    """Whether a row, or one it was made from, is among those replayed."""
-    parts = child.split("/") if child else []
-    return any((sequence, "/".join(parts[:depth])) in asked for depth in range(len(parts) + 1))
-
-
-def _batch_of(source: str, letters: Sequence[DeadLetter]) -> BatchRef:
-    sequences = [letter.sequence for letter in letters]
-    ids = "\n".join(sorted(letter.event_id for letter in letters))
-    tag = int(hashlib.sha256(ids.encode()).hexdigest()[:8], 16)
-    return BatchRef(source, min(sequences), max(sequences) + 1, replay=tag)

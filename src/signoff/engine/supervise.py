@@ -29,6 +29,7 @@ from signoff.engine.children import Child
 from signoff.engine.division import all_joints
 from signoff.engine.giving_up import stranded
 from signoff.engine.joints import FoldJoint, WindowJoint, buffer_place
+from signoff.engine.outlets import claim_links
 from signoff.engine.room import Room
 from signoff.errors import StateError
 from signoff.intake import Job, Status, read_status
@@ -127,6 +128,7 @@ class Run:
         with RunLock(self.graph.state), self._with_room() as ledger:
             belonging = Belonging(self.graph.state, ledger, LogReader)
             belonging.check(self.graph.sources.keys())
+            claim_links(self.graph, ledger)
             belonging.begin(self.graph.sources)
             self.ledger = ledger
             self._name_stranded()

@@ -214,4 +214,5 @@ def _judge_sink(
         error=failed,
         since=before.since or now,
         owed=None if whole or untouched else tuple(owed),
+        rows_of=origins if whole or untouched else None,
     )

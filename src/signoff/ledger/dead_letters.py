@@ -1,8 +1,9 @@
 """Dead letters: events that could not be computed or delivered, stored with their reason, replayable.
 
     stored ──request_replay──► replaying ──resolve──► replayed
-      │  ▲                        │
-      │  └──── failed again ──────┘
+      │  ▲                       │    │                  ▲
+      │  └──── failed again ◄────┤    └──► handed ───────┤ its rows are in another log (see `signoff.link`),
+      │                          └───────────┘───────────┘ and what becomes of them there decides
       └──drop──► dropping ──► dropped
 
 Invariants: `add` is on disk when it returns, before the ledger counts the origin as settled. A letter
@@ -10,7 +11,9 @@ is one per (event id, stage); the same one again is the same letter. A row that 
 has one for each, with that event, and all with the same child: they are replayed and dropped together
 (`whole`). The ledger moves an origin's count
 *before* its letter is closed (`close_letters`, `drop_letters`): a crash in between leaves a letter too
-many, which is replayed or dropped again, never an origin whose letter is gone.
+many, which is replayed or dropped again, never an origin whose letter is gone. The rows of a replay are
+handed to sinks under the name of a batch, which is noted before (`claim`): after a crash the same letters are
+replayed under the same name. A letter that does not hold the whole event (`incomplete`) is not replayed.
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ from signoff.ledger.outcome import BUFFER, OTHERS, EventId, Outcome, Resolution,
 from signoff.ledger.store import Store
 from signoff.pipeline.secrets import redact
 
-Status = Literal["stored", "replaying", "dropping", "replayed", "dropped"]
-OPEN: tuple[Status, ...] = ("stored", "replaying", "dropping")
+Status = Literal["stored", "replaying", "handed", "dropping", "replayed", "dropped"]
+OPEN: tuple[Status, ...] = ("stored", "replaying", "handed", "dropping")
 """The letters that are still of concern; the others are history."""
 
 KEEP_CLOSED = 10_000
@@ -40,33 +43,46 @@ KEEP_CLOSED = 10_000
 CHUNK = 5_000
 """Letters handled in one transaction, so that nobody waits long for the lock."""
 
-VERSION = 2
+VERSION = 7
 SCHEMA = """
 CREATE TABLE letters (
     id INTEGER PRIMARY KEY AUTOINCREMENT, event_id TEXT NOT NULL, stage TEXT NOT NULL,
     source TEXT NOT NULL, sequence INTEGER NOT NULL, child TEXT NOT NULL, reason TEXT NOT NULL,
     at REAL NOT NULL, payload BLOB NOT NULL, headers TEXT NOT NULL, received_at REAL,
-    attempts INTEGER NOT NULL, status TEXT NOT NULL, message_id TEXT, UNIQUE (event_id, stage)
+    attempts INTEGER NOT NULL, status TEXT NOT NULL, message_id TEXT,
+    incomplete TEXT NOT NULL DEFAULT '', result TEXT NOT NULL DEFAULT '', batch TEXT NOT NULL DEFAULT '',
+    handed TEXT NOT NULL DEFAULT '', UNIQUE (event_id, stage)
 );
 CREATE INDEX letters_by_status ON letters (status, id);
 CREATE INDEX letters_by_origin ON letters (source, sequence)
 """
 
-UPGRADES = {1: "ALTER TABLE letters ADD COLUMN message_id TEXT"}
+UPGRADES = {
+    1: "ALTER TABLE letters ADD COLUMN message_id TEXT",
+    2: "ALTER TABLE letters ADD COLUMN incomplete TEXT NOT NULL DEFAULT ''",
+    3: "ALTER TABLE letters ADD COLUMN result TEXT NOT NULL DEFAULT ''",
+    4: "ALTER TABLE letters ADD COLUMN batch TEXT NOT NULL DEFAULT ''",
+    5: "ALTER TABLE letters ADD COLUMN handed TEXT NOT NULL DEFAULT ''",
+    6: """UPDATE letters SET incomplete = 'its source could not read it whole: ' || reason
+          WHERE stage = source AND (reason LIKE '%only the beginning is kept' OR reason LIKE 'file is %'
+          OR reason LIKE 'row has %' OR reason LIKE 'row is not %')""",
+}
 
 _BRIEF = (
     "id, event_id, stage, reason, at, x'' AS payload, '{}' AS headers, received_at, attempts, status, "
-    "message_id"
+    "message_id, incomplete, result, batch, handed"
 )
 
 _OF_BUFFER = f"source GLOB '*{BUFFER}' AND message_id IS NOT NULL"
 
 _UPSERT = """
 INSERT INTO letters (event_id, stage, source, sequence, child, reason, at, payload, headers, received_at,
-                     message_id, attempts, status)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, 'stored')
+                     message_id, incomplete, attempts, status)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, 'stored')
 ON CONFLICT (event_id, stage) DO UPDATE SET reason = excluded.reason, payload = excluded.payload,
     headers = excluded.headers, received_at = excluded.received_at, message_id = excluded.message_id,
+    incomplete = excluded.incomplete, result = '',
+    batch = CASE WHEN status IN ('replayed', 'dropped') THEN '' ELSE batch END,
     at = CASE WHEN status IN ('replayed', 'dropped') THEN excluded.at ELSE at END,
     status = CASE WHEN status IN ('replayed', 'dropped') THEN 'stored' ELSE status END
 """
@@ -90,6 +106,15 @@ class DeadLetter:
     status: Status = "stored"
     message_id: str | None = None
     """The id the event came with; of a row from a buffer, the id it has at its sink."""
+    incomplete: str = ""
+    """Why this is not the whole event, and cannot be replayed; '' if it can."""
+    result: str = ""
+    """How the last replay ended: `delivered`, or where and why it was dropped. While it is handed on: what is
+    known so far."""
+    batch: str = ""
+    """The name of the batch under which its rows are, or were, replayed."""
+    handed: tuple[str, ...] = ()
+    """The sinks behind which its rows are in another log, and not settled."""
 
     @property
     def event(self) -> EventId:
@@ -230,6 +255,16 @@ class DeadLetters:
             ).fetchall()
         return {(row["stage"], row["reason"]): row["n"] for row in found}
 
+    def by_stage(self) -> Sequence[tuple[str, str, int]]:
+        """Source, stage and number of the open letters."""
+        where, values = _where(None, None, None, OPEN)
+        with self._store.read() as db:
+            found = db.execute(
+                f"SELECT source, stage, count(*) AS n FROM letters WHERE {where} GROUP BY source, stage",
+                values,
+            )
+            return [(row["source"], row["stage"], row["n"]) for row in found]
+
     def keys(self, statuses: Sequence[Status] = OPEN, source: str | None = None) -> set[tuple[str, str]]:
         """(event id, stage) of every letter with one of these statuses."""
         where, values = _where(None, source, None, statuses)
@@ -238,16 +273,55 @@ class DeadLetters:
             return {(row["event_id"], row["stage"]) for row in found}
 
     def request_replay(self, letters: Iterable[DeadLetter]) -> int:
-        """Ask for these to be replayed; whoever runs the engine does it. Returns how many were stored."""
-        return self._mark(self.whole(letters), "replaying", "status = 'stored'")
+        """Ask for these to be replayed; whoever runs the engine does it. Returns how many were stored.
+
+        Not those that do not hold their whole event, nor rows that such an event is part of.
+        """
+        chosen = self.whole(letters)
+        cut = {(x.source, x.stage, x.child) for x in chosen if x.incomplete and is_united(x.child)}
+        fit = [x for x in chosen if not x.incomplete and (x.source, x.stage, x.child) not in cut]
+        return self._mark(fit, "replaying", "status = 'stored' AND incomplete = ''")
+
+    def claim(self, letters: Iterable[DeadLetter], batch: str) -> None:
+        """These are about to be replayed as one batch, and will be under the same name after a crash."""
+        with self._store.write() as db:
+            db.executemany(
+                "UPDATE letters SET batch = ? WHERE event_id = ? AND stage = ?",
+                [(batch, *letter.key) for letter in letters],
+            )
+
+    def hand_on(self, letters: Iterable[DeadLetter], sinks: Sequence[str], result: str) -> None:
+        """Rows of these are in the logs behind some sinks; what becomes of them there is not known yet."""
+        with self._store.write() as db:
+            db.executemany(
+                "UPDATE letters SET status = 'handed', handed = ?, result = ? "
+                "WHERE event_id = ? AND stage = ? AND status = 'replaying'",
+                [(json.dumps(list(sinks)), result, *letter.key) for letter in letters],
+            )
+
+    def take_back(self, letter: DeadLetter, sink: str, result: str) -> None:
+        """What is behind one of the sinks is settled, but not what is behind the others."""
+        left = [name for name in letter.handed if name != sink]
+        with self._store.write() as db:
+            db.execute(
+                "UPDATE letters SET handed = ?, result = ? "
+                "WHERE event_id = ? AND stage = ? AND status = 'handed'",
+                (json.dumps(left), result, *letter.key),
+            )
+
+    def of_batch(self, source: str, batch: str) -> Letters:
+        """The letters that are, or were, replayed as one batch."""
+        return self._select("source = ? AND batch = ? AND batch != '' ORDER BY id", [source, batch])
 
     def replays_requested(self, limit: int | None = None) -> Letters:
         """What the engine is asked to replay, oldest first; asked again until each is resolved."""
         return self.list(statuses=("replaying",), limit=limit)
 
-    def withdraw(self, letters: Iterable[DeadLetter]) -> int:
-        """Take back a request for replay. Only while no run is alive: it may be working on it."""
-        return self._mark(letters, "stored", "status = 'replaying'")
+    def withdraw(self, letters: Iterable[DeadLetter], *, handed: bool = False) -> int:
+        """Take back a request for replay. Only while no run is alive: it may be working on it. `handed`: also
+        of those whose rows are in another log, whatever becomes of them there."""
+        statuses = "('replaying', 'handed')" if handed else "('replaying')"
+        return self._mark(letters, "stored", f"status IN {statuses}")
 
     def resolve(self, event_id: str, stage: str, outcome: Outcome, reason: str = "") -> None:
         """Mark one letter after its replay; the engine calls `close_letters`: it tells the ledger first."""
@@ -258,13 +332,15 @@ class DeadLetters:
         closed = [r for r in resolutions if r.outcome != Outcome.DEAD_LETTERED]
         with self._store.write() as db:
             db.executemany(
-                "UPDATE letters SET status = 'stored', attempts = attempts + 1, at = ?, reason = ? "
-                "WHERE event_id = ? AND stage = ? AND status = 'replaying'",
+                "UPDATE letters SET status = 'stored', attempts = attempts + 1, at = ?, reason = ?, "
+                "batch = '', handed = '', result = '' "
+                "WHERE event_id = ? AND stage = ? AND status IN ('replaying', 'handed')",
                 [(self._now(), redact(r.reason), r.event_id, r.stage) for r in failed],
             )
             db.executemany(
-                "UPDATE letters SET status = 'replayed', at = ? WHERE event_id = ? AND stage = ?",
-                [(self._now(), r.event_id, r.stage) for r in closed],
+                "UPDATE letters SET status = 'replayed', at = ?, handed = '', result = ? "
+                "WHERE event_id = ? AND stage = ?",
+                [(self._now(), redact(r.reason) or r.outcome, r.event_id, r.stage) for r in closed],
             )
             _forget_history(db)
 
@@ -310,10 +386,14 @@ class DeadLetters:
     def _values(self, letter: DeadLetter) -> tuple[object, ...]:
         event = letter.event
         headers = {name: redact(value) for name, value in letter.headers.items()}
+        incomplete = letter.incomplete
+        if headers != letter.headers:
+            masked = sorted(name for name, value in headers.items() if value != letter.headers[name])
+            incomplete = incomplete or f"a secret is masked in its header {', '.join(masked)}"
         return (
             letter.event_id, letter.stage, event.source, event.sequence, event.child, redact(letter.reason),
             letter.at or self._now(), letter.payload, json.dumps(headers), letter.received_at,
-            letter.message_id,
+            letter.message_id, redact(incomplete),
         )  # fmt: skip
 
 
@@ -368,6 +448,8 @@ def _letter(row: sqlite3.Row) -> DeadLetter:
         event_id=row["event_id"], stage=row["stage"], reason=row["reason"], payload=row["payload"],
         headers=json.loads(row["headers"]), received_at=row["received_at"], at=row["at"],
         attempts=row["attempts"], status=row["status"], message_id=row["message_id"],
+        incomplete=row["incomplete"], result=row["result"], batch=row["batch"],
+        handed=tuple(json.loads(row["handed"] or "[]")),
     )  # fmt: skip
 
 

@@ -167,12 +167,28 @@ class _Story:
     def _owing(self, name: str, sink: SinkState) -> str:
         if (wait := Wait.parse(name)) is not None:
             return _waits_for(wait.step, sink)
+        if name.partition(".")[0] not in self._graph.nodes and not self._is_handed(sink):
+            return f"{name}, which is not in the pipeline, owes it; the next run makes a dead letter of it"
         return f"{name} {'has it in its buffer' if self._is_handed(sink) else 'owes it'} {_since(sink)}"
 
     def _owes(self, sink: SinkState) -> bool:
+        if sink.owed is None and sink.rows_of is not None and sink.done is False:
+            return self._event.sequence in sink.rows_of or self._nobody_else(sink)
         if sink.owed is None or self._is_handed(sink):
             return True
         return any(self._concerns(row.sequence, row.child) for row in sink.owed)
+
+    def _nobody_else(self, sink: SinkState) -> bool:
+        """Whether an event is owed by nobody who is known to have rows of it: those wait for a step."""
+        assert self._batch is not None
+        others = [other for other in self._batch.sinks.values() if other is not sink and not other.done]
+        sequence = self._event.sequence
+        return not any(
+            self._is_handed(other)
+            or (other.rows_of is not None and sequence in other.rows_of)
+            or any(row.sequence == sequence for row in other.owed or ())
+            for other in others
+        )
 
     def _is_handed(self, sink: SinkState) -> bool:
         return sink.handed is not None and self._event.sequence in sink.handed

@@ -266,6 +266,15 @@ class Ledger:
             states = [batches.state(db, source, start, end) for start, end in found]
             return [state for state in states if state is not None]
 
+    def owing(self) -> list[tuple[str, str]]:
+        """Sources, and the sinks (or waits) that are not done with a batch of theirs that is open."""
+        with self._store.read() as db:
+            found = db.execute(
+                "SELECT DISTINCT source, sink FROM batch_sinks AS owing WHERE NOT done AND EXISTS (SELECT 1 "
+                "FROM batches WHERE source = owing.source AND start = owing.start AND owed_count > 0)"
+            )
+            return sorted((row["source"], row["sink"]) for row in found)
+
     def books(self, source: str) -> Books:
         with self._store.read() as db:
             return books_of(db, source)
@@ -335,6 +344,19 @@ class Ledger:
         with self._store.read() as db:
             query = "SELECT coalesce(max(sequence) + 1, 0) FROM exceptions WHERE source = ?"
             return int(db.execute(query, (source,)).fetchone()[0])
+
+    def holds_token(self, token: str) -> bool:
+        """Whether a link is this pipeline's to write."""
+        with self._store.read() as db:
+            return db.execute("SELECT 1 FROM tokens WHERE token = ?", (token,)).fetchone() is not None
+
+    def add_token(self, token: str) -> None:
+        with self._store.write() as db:
+            db.execute("INSERT OR IGNORE INTO tokens VALUES (?)", (token,))
+
+    def remove_token(self, token: str) -> None:
+        with self._store.write() as db:
+            db.execute("DELETE FROM tokens WHERE token = ?", (token,))
 
     def folded_upto(self, source: str) -> int:
         """Everything below is settled, and only its counts are known."""

@@ -116,6 +116,9 @@ class Resolution:
     outcome: Outcome
     """`delivered` or `dropped`: the letter is closed. `dead_lettered`: it failed again, for `reason`."""
     reason: str = ""
+    letter: str = ""
+    """Of `dead_lettered`: the id of another letter that stands for it, if that is of a row it was made into
+    behind a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,8 @@ class SinkState:
     """The rows it still has to take; None while it is not done means all of its rows."""
     handed: BitMap64 | None = None
     """Origins whose rows were handed on to another log, where they are not all settled yet."""
+    rows_of: BitMap64 | None = None
+    """Where it owes a whole batch: the origins of the rows that have come to it; None: not known."""
 
     @property
     def to_ask(self) -> bool:

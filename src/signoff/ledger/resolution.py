@@ -32,7 +32,7 @@ def resolve(db: sqlite3.Connection, resolutions: Sequence[Resolution]) -> int:
     by_origin: dict[tuple[str, int], list[_Asked]] = {}
     for resolution in resolutions:
         event = EventId.parse(resolution.event_id)
-        for asked in (_Asked(event, resolution, ""), *_in_front(db, event, resolution)):
+        for asked in (_Asked(event, resolution, resolution.letter), *_in_front(db, event, resolution)):
             by_origin.setdefault((asked.event.source, asked.event.sequence), []).append(asked)
     found, batch = 0, None
     for (source, sequence), of_origin in sorted(by_origin.items()):
@@ -89,7 +89,7 @@ def _in_front(db: sqlite3.Connection, event: EventId, resolution: Resolution) ->
         further = event.child.removeprefix(known.child).strip("/")
         child = "/".join(part for part in (row["child"], further) if part)
         origin = EventId(row["source"], row["sequence"], child)
-        found[origin] = _Asked(origin, resolution, resolution.event_id)
+        found[origin] = _Asked(origin, resolution, resolution.letter or resolution.event_id)
     return list(found.values())
 
 

@@ -6,7 +6,8 @@ sources     one row per source: the folded prefix [0, folded) with its counts, a
 batches     one row per batch that is not folded: owed origins, delivered origins, counts by outcome of
             the origins that are settled. Batches of a source follow each other without gap.
 batch_sinks how far each sink is with a batch; removed with the batch. `handed`: origins whose rows wait in
-            another log (see `signoff.link`), whatever becomes of them there.
+            another log (see `signoff.link`), whatever becomes of them there. `rows_of`: where it owes a
+            whole batch, the origins of the rows that have come to it.
 exceptions  rows that were not simply delivered or filtered, and expired origins (stage ''). In the
             folded prefix only some are kept (see `folding`); `also_delivered` keeps the one bit of the
             folded bitmap that matters for them. `transient`: the last retry failed, and a later one may not.
@@ -15,6 +16,7 @@ exceptions  rows that were not simply delivered or filtered, and expired origins
 sinks       rows written and the last failure, for `signoff status`.
 departures  running totals of the rows that left the pipeline undelivered, by stage, outcome and reason (see
             the module of that name).
+tokens      of links to other pipelines that this pipeline writes (see `signoff.link.ownership`).
 clock       number of the last change to anyone's settlement; the intake asks for what is newer.
 
 Invariant, true after every transaction, for every source:
@@ -26,12 +28,13 @@ from __future__ import annotations
 
 from signoff.ledger.outcome import FINAL
 
-VERSION = 6
+VERSION = 8
 
 _DEPARTURES = """CREATE TABLE departures (
     source TEXT NOT NULL, stage TEXT NOT NULL, outcome TEXT NOT NULL, reason TEXT NOT NULL,
     rows INTEGER NOT NULL, PRIMARY KEY (source, stage, outcome, reason)
 ) WITHOUT ROWID"""
+_TOKENS = "CREATE TABLE tokens (token TEXT PRIMARY KEY) WITHOUT ROWID"
 _BY_LETTER = "CREATE INDEX exceptions_by_letter ON exceptions (letter) WHERE letter != ''"
 _COUNTS = ", ".join(f"{outcome} INTEGER NOT NULL DEFAULT 0" for outcome in FINAL)
 
@@ -54,7 +57,7 @@ CREATE INDEX batches_open ON batches (source, start) WHERE owed_count > 0;
 CREATE TABLE batch_sinks (
     source TEXT NOT NULL, start INTEGER NOT NULL, sink TEXT NOT NULL, done INTEGER NOT NULL,
     attempts INTEGER NOT NULL, error TEXT NOT NULL, since REAL, owed BLOB, owed_children TEXT, handed BLOB,
-    PRIMARY KEY (source, start, sink)
+    rows_of BLOB, PRIMARY KEY (source, start, sink)
 ) WITHOUT ROWID;
 CREATE TABLE exceptions (
     source TEXT NOT NULL, sequence INTEGER NOT NULL, child TEXT NOT NULL, stage TEXT NOT NULL,
@@ -69,7 +72,8 @@ CREATE TABLE sinks (
     error TEXT NOT NULL DEFAULT '', since REAL,
     PRIMARY KEY (sink, source)
 ) WITHOUT ROWID;
-{_DEPARTURES}
+{_DEPARTURES};
+{_TOKENS}
 """
 
 UPGRADES = {
@@ -78,5 +82,7 @@ UPGRADES = {
     3: _DEPARTURES,
     4: "ALTER TABLE exceptions ADD COLUMN letter TEXT NOT NULL DEFAULT ''",
     5: _BY_LETTER,
+    6: "ALTER TABLE batch_sinks ADD COLUMN rows_of BLOB",
+    7: _TOKENS,
 }
 """By the format it is for: the statement that makes the next one of it."""

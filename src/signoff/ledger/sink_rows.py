@@ -18,11 +18,12 @@ def save_sinks(db: sqlite3.Connection, source: str, start: int, sinks: Mapping[s
     """Replace what is known of these sinks; others of the batch stay as they are."""
     db.executemany(
         "INSERT OR REPLACE INTO batch_sinks "
-        "(source, start, sink, done, attempts, error, since, owed, owed_children, handed) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "(source, start, sink, done, attempts, error, since, owed, owed_children, handed, rows_of) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
             (source, start, name, sink.done, sink.attempts, redact(sink.error), sink.since,
-             *_pack(sink.owed), None if sink.handed is None else to_bytes(sink.handed))
+             *_pack(sink.owed), None if sink.handed is None else to_bytes(sink.handed),
+             None if sink.rows_of is None else to_bytes(sink.rows_of))
             for name, sink in sinks.items()
         ],
     )  # fmt: skip
@@ -37,6 +38,7 @@ def load_sinks(db: sqlite3.Connection, source: str, start: int) -> dict[str, Sin
             bool(row["done"]), row["attempts"], row["error"], row["since"],
             _unpack(row["owed"], row["owed_children"]),
             None if row["handed"] is None else from_bytes(row["handed"]),
+            None if row["rows_of"] is None else from_bytes(row["rows_of"]),
         )
         for row in found
     }  # fmt: skip

@@ -22,8 +22,9 @@ from signoff.ledger.sequences import from_bytes, from_range, to_bytes
 from signoff.ledger.store import Store
 from signoff.sinks.contract import BatchRef
 
-_VERSION = 1
-_SCHEMA = """
+_VERSION = 2
+_OWNERS = "CREATE TABLE owners (role TEXT PRIMARY KEY, token TEXT NOT NULL, pipeline TEXT, state TEXT)"
+_SCHEMA = f"""
 CREATE TABLE handed (
     sink TEXT NOT NULL, source TEXT NOT NULL, start INTEGER NOT NULL, "end" INTEGER NOT NULL,
     replay INTEGER NOT NULL, first INTEGER PRIMARY KEY, last INTEGER NOT NULL, origins BLOB NOT NULL
@@ -31,8 +32,21 @@ CREATE TABLE handed (
 CREATE INDEX handed_by_batch ON handed (source, start, replay);
 CREATE TABLE answered (upto INTEGER NOT NULL, beyond BLOB NOT NULL);
 INSERT INTO answered VALUES (0, x'');
-CREATE TABLE refused (sequence INTEGER PRIMARY KEY, reason TEXT NOT NULL, transient INTEGER NOT NULL)
+CREATE TABLE refused (sequence INTEGER PRIMARY KEY, reason TEXT NOT NULL, transient INTEGER NOT NULL);
+{_OWNERS}
 """
+_UPGRADES = {1: _OWNERS}
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who writes a link, or reads it (see `ownership`)."""
+
+    token: str
+    """Known to nobody else."""
+    pipeline: str
+    state: str
+    """Its state directory, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +75,32 @@ class LinkNotes:
     """`link.db` of one link; both sides may have it open at once."""
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
-        self._store = Store(path, schema=_SCHEMA, version=_VERSION, readonly=readonly)
+        self._store = Store(path, schema=_SCHEMA, version=_VERSION, upgrades=_UPGRADES, readonly=readonly)
+
+    # -- whose it is
+
+    def writer(self) -> Owner | None:
+        """None if nobody has ever been."""
+        return self._owner("writer")
+
+    def set_writer(self, owner: Owner, *, anew: bool) -> None:
+        """`anew`: it is another one than before, of whose batches nothing is known."""
+        with self._store.write() as db:
+            if anew:
+                db.execute("DELETE FROM handed")
+            _set_owner(db, "writer", owner)
+
+    def reader(self) -> Owner | None:
+        return self._owner("reader")
+
+    def set_reader(self, owner: Owner) -> None:
+        with self._store.write() as db:
+            _set_owner(db, "reader", owner)
+
+    def _owner(self, role: str) -> Owner | None:
+        with self._store.read() as db:
+            row = db.execute("SELECT * FROM owners WHERE role = ?", (role,)).fetchone()
+        return Owner(row["token"], row["pipeline"], row["state"]) if row else None
 
     # -- the side that hands on
 
@@ -148,6 +187,12 @@ class LinkNotes:
 
     def close(self) -> None:
         self._store.close()
+
+
+def _set_owner(db: sqlite3.Connection, role: str, owner: Owner) -> None:
+    db.execute(
+        "INSERT OR REPLACE INTO owners VALUES (?, ?, ?, ?)", (role, owner.token, owner.pipeline, owner.state)
+    )
 
 
 def _settled(db: sqlite3.Connection) -> BitMap64:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+import uuid
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -20,10 +21,10 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from signoff.durable import make_directory
+from signoff.durable import make_directory, write_whole
 from signoff.errors import SourceError
 from signoff.ledger.sequences import runs
-from signoff.link.notes import LinkNotes
+from signoff.link.notes import LinkNotes, Owner
 from signoff.log import LogReader
 from signoff.pipeline.model import SourceConfig
 from signoff.sources.contract import EVENT_SCHEMA, EndOfSource, Resume, Settlement, Source, SourceContext
@@ -65,9 +66,17 @@ class PipelineSource(Source):
     def open(self, context: SourceContext, resume: Resume) -> None:
         make_directory(self._directory)
         self._lock = _lock(self._directory)
+        try:
+            self._begin(context, resume)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, context: SourceContext, resume: Resume) -> None:
         self._notes = LinkNotes(self._directory / "link.db")
         self._once = context.once
         known = resume.position is not None
+        self._own(context, known)
         self._next = resume.position + 1 if resume.position is not None else self._first_unanswered()
         self._ahead = self._next - resume.next_sequence
         if self._next > self._log.head() and known:
@@ -76,6 +85,28 @@ class PipelineSource(Source):
                 "taken from it; was it removed? Restore it, or give up what is in flight and begin with what "
                 f"it holds: signoff sources reset FILE {context.name}"
             )
+        if known and self._next < self._log.first():
+            raise SourceError(
+                f"[link-reader] {self._directory}: rows up to {self._log.first()} are settled and gone, but "
+                f"this pipeline has taken only those up to {self._next}: {_ANOTHER}"
+            )
+
+    def _own(self, context: SourceContext, known: bool) -> None:
+        """Be the one reader. Rows that were taken elsewhere would be answered by the wrong numbers here."""
+        assert self._notes is not None
+        file = context.directory / "reader"
+        mine = file.read_text().split() if file.exists() else []
+        before = self._notes.reader()
+        if before is not None and before.token not in mine and known:
+            raise SourceError(
+                f"[link-reader] {self._directory}: {before.pipeline} ({before.state}) has read this link "
+                f"since: {_ANOTHER}"
+            )
+        # A new one with each start: a copy of the state directory, or an older backup, does not have it.
+        tokens = [uuid.uuid4().hex, *([before.token] if before else [])]
+        context.directory.mkdir(parents=True, exist_ok=True)
+        write_whole(file, "\n".join(tokens).encode())
+        self._notes.set_reader(Owner(tokens[0], f'source "{context.name}"', str(context.directory)))
 
     def _first_unanswered(self) -> int:
         """Where to begin without a log of our own: an earlier reader may have been there."""
@@ -90,6 +121,10 @@ class PipelineSource(Source):
             time.sleep(timeout_s)
             return None
         first, events = next(self._log.read(self._next, end))
+        if first != self._next:
+            raise SourceError(
+                f"{self._directory}: the link begins at {first}, not at {self._next}: {_ANOTHER}"
+            )
         self._next = first + events.num_rows
         return _received(first, events)
 
@@ -114,6 +149,7 @@ class PipelineSource(Source):
             self._notes.close()
         if self._lock >= 0:
             os.close(self._lock)
+            self._lock = -1
 
     def _moved(self, sequences: BitMap64) -> BitMap64:
         moved = BitMap64()
@@ -121,6 +157,12 @@ class PipelineSource(Source):
             if (stop := end + self._ahead) > self._answered:
                 moved.add_range(max(start + self._ahead, self._answered), stop)
         return moved
+
+
+_ANOTHER = (
+    "another pipeline, or a copy of this state directory, was its reader. Each needs a link of its own; give "
+    "this pipeline another state directory to begin with what is not settled"
+)
 
 
 def _received(first: int, events: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,0 +1,155 @@
+"""Rows that are owed and do not come out of the plan any more. Runs on the driver.
+
+A row is owed because an earlier pass has seen it on its way to a sink. If a later pass does not see it, the
+pipeline has changed in between: a node on the way was renamed or removed (where ways meet, the names of the
+inputs are part of the rows' ids), a condition was changed, or the sink itself is gone. Nobody said that the
+row may be forgotten, so it becomes a dead letter of that sink, whatever `on_failure` says: with its event, to
+be replayed when the pipeline is as it was, or to be dropped. It never counts as done.
+
+Not missing are
+- rows a step has spoken of in this pass: it failed, waits, or dropped the row on purpose;
+- rows of a sink that is new: nobody has seen yet what comes to it;
+- what a sink that is gone owed, if a sink that is new gets rows of the same event: it is the old one,
+  renamed;
+- rows that waited for a step which has now let them pass: they may be filtered out behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyroaring import BitMap64
+
+from signoff.engine.lineage import made_from
+from signoff.engine.result import Kind, Result, unpack_rows
+from signoff.engine.verdict import SinkAnswer
+from signoff.engine.waiting import PatientStep, row_of
+from signoff.ledger.outcome import BatchState, Outcome, RowOutcome, RowRef, SinkState, Wait, is_united
+from signoff.ledger.sequences import from_bytes
+from signoff.pipeline.graph import Graph
+from signoff.state.windowing import LATENESS
+
+NOT_COMING = (
+    "the row was on its way here and does not come any more: a node in front was renamed, removed or "
+    "changed; replay it when that is undone, or drop it"
+)
+
+_SAID = frozenset({Kind.ERROR, Kind.WAITS, Kind.DROPPED})
+
+
+@dataclass(frozen=True)
+class Way:
+    """What rows go through before they come to a sink."""
+
+    nodes: frozenset[str]
+    labels: frozenset[str]
+    """The inputs on the way, as they are called in the ids of rows."""
+
+    def leads(self, child: str) -> bool:
+        """Whether a row may still have this name: all inputs in it are on the way."""
+        return all(part in self.labels for part in child.split("/") if part[:1].isalpha())
+
+
+def ways(graph: Graph) -> dict[str, Way]:
+    """By sink of a graph."""
+    found = {}
+    for name in graph.sinks:
+        nodes = graph.upstream(name)
+        inputs = (port for node in (*nodes, name) for port in graph.nodes[node].inputs)
+        found[name] = Way(frozenset(nodes), frozenset(map(str, inputs)))
+    return found
+
+
+def not_coming(
+    sink: str, before: SinkState, results: Sequence[Result], open_ones: BitMap64, way: Way | None
+) -> list[RowRef]:
+    """The rows a sink was asked for, in vain, of a pass that has ended with these results."""
+    said = _said(results, way)
+    mine = [result for result in results if result.name == sink]
+    if before.owed is None:
+        came = _came_at_all(mine) | BitMap64(said)
+        return [RowRef(int(sequence)) for sequence in ((before.rows_of or BitMap64()) & open_ones) - came]
+    names = came_names(mine)
+    unnamed = _came_at_all(mine) - BitMap64(names)  # of a receipt that an earlier version has written
+    return [
+        row
+        for row in before.owed
+        if row.sequence in open_ones
+        and row.sequence not in unnamed
+        and not is_united(row.child)  # see `ask_for_new_rows`
+        and not any(made_from(child, row.child) for child in names.get(row.sequence, ()))
+        and not any(row.holds(other) or other.holds(row) for other in said.get(row.sequence, ()))
+    ]
+
+
+def not_let_through(
+    wait: Wait, rows: Sequence[RowRef], step: PatientStep | None, way: Way | None
+) -> list[RowRef]:
+    """Of rows that waited for a step and have not come: those that cannot come. The others came to the step,
+    and have been filtered out behind it."""
+    if step is None or wait.sink not in step.sinks:
+        return list(rows)
+    return [row for row in rows if way is not None and not way.leads(row.child)]
+
+
+def owed_by_gone(name: str, state: SinkState, known: BatchState, taken_over: BitMap64) -> list[RowRef]:
+    """What a sink that is not in the pipeline any more owes of a batch; without the events of which a sink
+    that is new gets rows."""
+    if name.endswith(LATENESS):
+        return []  # it only counts what goes by
+    if state.owed is not None:
+        rows: Iterable[RowRef] = (row for row in state.owed if row.sequence in known.owed)
+    elif state.rows_of is None:
+        rows = map(RowRef, known.owed)
+    else:
+        # What waits for a step in front of it was not seen to come to it: nobody else owes that.
+        others = [_claimed(other) for key, other in known.sinks.items() if key != name and not other.done]
+        rows = map(RowRef, known.owed & (state.rows_of | (known.owed - BitMap64.union(BitMap64(), *others))))
+    return [row for row in rows if row.sequence not in taken_over]
+
+
+def came_to(sinks: Iterable[str], results: Sequence[Result]) -> BitMap64:
+    """The origins of rows that came to some of the sinks in a pass, asked or not."""
+    names = set(sinks)
+    mine = [result for result in results if result.name in names]
+    held = (from_bytes(result.blob) for result in mine if result.kind == Kind.HELD)
+    return BitMap64.union(_came_at_all(mine), *held)
+
+
+def lettered(rows: Iterable[RowRef], stage: str, reason: str = NOT_COMING) -> list[RowOutcome]:
+    """Their outcome."""
+    return [RowOutcome(row, stage, Outcome.DEAD_LETTERED, reason) for row in rows]
+
+
+def _claimed(state: SinkState) -> BitMap64:
+    """The origins that are known to be owed by one."""
+    rows = BitMap64(row.sequence for row in state.owed or ())
+    return BitMap64.union(rows, state.rows_of or BitMap64(), state.handed or BitMap64())
+
+
+def _came_at_all(mine: Sequence[Result]) -> BitMap64:
+    answer = SinkAnswer.of(mine)
+    rows = [*answer.owed, *(row for row, _ in answer.refused)]
+    return answer.signed | BitMap64(row.sequence for row in rows)
+
+
+def came_names(mine: Sequence[Result]) -> Mapping[int, list[str]]:
+    """The rows of a sink's results that came to it, as children by sequence."""
+    found: dict[int, list[str]] = {}
+    for result in mine:
+        if result.kind == Kind.CAME and result.blob is not None:
+            sequences, children = unpack_rows(result.blob)
+            for sequence, child in zip(sequences.tolist(), children.to_pylist(), strict=True):
+                found.setdefault(sequence, []).append(child)
+    return found
+
+
+def _said(results: Sequence[Result], way: Way | None) -> Mapping[int, list[RowRef]]:
+    """The rows that steps in front of a sink have spoken of."""
+    found: dict[int, list[RowRef]] = {}
+    for result in results:
+        if result.kind in _SAID and (way is None or result.name in way.nodes):
+            row = row_of(result)
+            found.setdefault(row.sequence, []).append(row)
+    return found

@@ -1,0 +1,199 @@
+"""What one pass over replayed letters says of each of them. Runs on the driver.
+
+A letter is closed only for what was seen in the pass: a row of it was delivered, or came as far as the step
+the letter is of and was then left out by a step behind it. A row that did not come so far, because the
+pipeline has changed, was not replayed at all: its letter stays, and says where the row ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from signoff.engine.lineage import made_from
+from signoff.engine.missing import came_names
+from signoff.engine.result import Kind, Result
+from signoff.engine.verdict import Round
+from signoff.engine.waiting import row_of
+from signoff.ledger.dead_letters import DeadLetter
+from signoff.ledger.outcome import EventId, Outcome, Resolution, RowRef
+from signoff.pipeline.graph import Graph
+
+DELIVERED = "delivered"
+DROPPED = "dropped"
+MOVED = "failed at a later stage"
+"""How the result of a replay begins, as it is kept with the letter."""
+
+
+@dataclass
+class Verdict:
+    """What became of replayed letters."""
+
+    resolutions: list[Resolution] = field(default_factory=list)
+    further: list[DeadLetter] = field(default_factory=list)
+    """New letters, of later stages."""
+    handed: dict[tuple[str, ...], list[DeadLetter]] = field(default_factory=dict)
+    """By the sinks behind which their rows wait in another log: letters that are not decided yet."""
+    delivered: set[tuple[str, str]] = field(default_factory=set)
+    """Keys of those letters among them of which something was delivered already."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What a pass over replayed letters said, besides the sinks' own answers."""
+
+    graph: Graph
+    stage: str
+    """What the letters are of."""
+    results: Sequence[Result]
+    anew: bool
+    """No rows were asked for by name."""
+    observers: frozenset[str] = frozenset()
+    """Sinks that only look at what goes by."""
+
+    def came(self) -> dict[str, Mapping[int, list[str]]]:
+        """By sink: the rows that came to it."""
+        names = {result.name for result in self.results if result.kind == Kind.CAME}
+        return {name: came_names([r for r in self.results if r.name == name]) for name in names}
+
+    def left_out(self) -> list[tuple[RowRef, str]]:
+        """Rows that steps left out, and which."""
+        kinds = (Kind.LEFT_OUT, Kind.DROPPED)
+        return [(row_of(r), _by(r)) for r in self.results if r.kind in kinds]
+
+    def reached(self) -> list[RowRef]:
+        return [row_of(result) for result in self.results if result.kind == Kind.REACHED]
+
+
+def judge_letters(source: str, letters: Sequence[DeadLetter], verdict: Round, heard: Heard) -> Verdict:
+    """Decide on each letter of one stage that was replayed in one pass."""
+    failed = _failures(verdict, heard.graph)
+    earlier = _earlier(heard, failed)
+    own = {letter.event.row: failed.pop((letter.event.row, heard.stage), None) for letter in letters}
+    found = Verdict(further=_further(source, letters, failed, heard.anew))
+    judge = _Judge(verdict, heard, failed, found.further)
+    for letter in letters:
+        row = letter.event.row
+        why = own[row] or next((why for other, why in earlier if other.holds(row)), None)
+        if why := why or judge.why_not_there(row):
+            found.resolutions.append(_failed(letter, why))
+        elif waits := judge.waits_behind(row):
+            found.handed.setdefault(waits, []).append(letter)
+            if judge.delivered(row):
+                found.delivered.add(letter.key)
+        else:
+            outcome = Outcome.DELIVERED if judge.delivered(row) else Outcome.DROPPED
+            found.resolutions.append(Resolution(*letter.key, outcome, judge.result(row)))
+    return found
+
+
+class _Judge:
+    """What became of the rows of a pass that did not fail at the stage their letters are of, or before."""
+
+    def __init__(
+        self,
+        verdict: Round,
+        heard: Heard,
+        failed: Mapping[tuple[RowRef, str], str],
+        further: Sequence[DeadLetter],
+    ) -> None:
+        self._verdict, self._heard, self._failed, self._further = verdict, heard, failed, further
+        self._came, self._left_out, self._reached = heard.came(), heard.left_out(), heard.reached()
+        self._handed = {name: state.handed for name, state in verdict.sinks.items() if state.handed}
+
+    def why_not_there(self, row: RowRef) -> str | None:
+        """Why a row has not come to the stage its letter is of; None if it has."""
+        node = self._heard.graph.nodes[self._heard.stage]
+        if node.kind == "source" or self._rows(row) or self.delivered(row) or self.waits_behind(row):
+            return None
+        if any(row.holds(other) or other.holds(row) for other in self._reached):
+            return None
+        if ended := self._ended(row):
+            return f"it does not come to {node.label} any more: left out by {ended[0]}"
+        return (
+            f"it does not come to {node.label} any more: a node in front was renamed, removed or changed "
+            "since; undo that and replay it again, or drop it"
+        )
+
+    def waits_behind(self, row: RowRef) -> tuple[str, ...]:
+        """The sinks behind which rows of it are in another log, and are not settled."""
+        return tuple(sorted(sink for sink, some in self._handed.items() if row.sequence in some))
+
+    def delivered(self, row: RowRef) -> bool:
+        """Whether a sink has taken a row of it."""
+        if self._heard.anew:
+            return row.sequence in self._verdict.delivered
+        return any(
+            row.sequence not in self._handed.get(sink, ())
+            and (RowRef(row.sequence, child), sink) not in self._failed
+            and sink not in self._heard.observers
+            for sink, child in self._rows(row)
+        )
+
+    def result(self, row: RowRef) -> str:
+        """In words."""
+        for later in self._further:
+            if row.holds(later.event.row):
+                return f'{MOVED}: "{later.stage}": {later.reason}'
+        if self.delivered(row):
+            return DELIVERED
+        if ended := self._ended(row):
+            return f"{DROPPED} by {ended[0]}"
+        late = next((sink for sink, _ in self._rows(row)), None)
+        return f'{DROPPED} by "{late}"' if late else f"{DROPPED}: nothing of it was left to deliver"
+
+    def _rows(self, row: RowRef) -> list[tuple[str, str]]:
+        """The rows made from it that came to sinks."""
+        return [
+            (sink, child)
+            for sink, names in self._came.items()
+            for child in names.get(row.sequence, ())
+            if made_from(child, row.child)
+        ]
+
+    def _ended(self, row: RowRef) -> list[str]:
+        return [by for other, by in self._left_out if row.holds(other) or other.holds(row)]
+
+
+def _failed(letter: DeadLetter, reason: str) -> Resolution:
+    return Resolution(letter.event_id, letter.stage, Outcome.DEAD_LETTERED, reason)
+
+
+def _failures(verdict: Round, graph: Graph) -> dict[tuple[RowRef, str], str]:
+    """Why rows failed, by row and stage. What a full buffer discards has failed: its letter is there."""
+    return {
+        (one.row, one.stage): one.reason
+        for one in verdict.outcomes
+        if one.outcome != Outcome.DROPPED or one.stage in graph.sinks
+    }
+
+
+def _earlier(heard: Heard, failed: dict[tuple[RowRef, str], str]) -> list[tuple[RowRef, str]]:
+    """Take out what failed before the rows could come to the stage: their letters stay as they are."""
+    behind = heard.graph.downstream
+    found = {key: why for key, why in failed.items() if heard.stage in behind(key[1])}
+    for key in found:
+        del failed[key]
+    return [(row, f'step "{stage}" failed: {why}') for (row, stage), why in found.items()]
+
+
+def _further(
+    source: str, letters: Sequence[DeadLetter], failed: Mapping[tuple[RowRef, str], str], anew: bool
+) -> list[DeadLetter]:
+    """Letters of rows that came further than the letters they were made from, and failed there."""
+    by_sequence = {letter.sequence: letter for letter in letters}
+    asked = [letter.event.row for letter in letters]
+    found = []
+    for (row, stage), reason in failed.items():
+        # Else a row beside it, which has a letter of its own, open or closed.
+        if anew or any(one.holds(row) for one in asked):
+            event_id = str(EventId(source, row.sequence, row.child))
+            origin = by_sequence[row.sequence]
+            found.append(
+                replace(origin, event_id=event_id, stage=stage, reason=reason, at=0.0, batch="", result="")
+            )
+    return found
+
+
+def _by(result: Result) -> str:
+    return f'"{result.name}"' + (f" ({result.text})" if result.text else "")

@@ -1,0 +1,159 @@
+"""A link has one writer and one reader: whoever else comes is refused before anything is taken for his."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyroaring import BitMap64
+
+from signoff.errors import SourceError, StateError
+from signoff.ledger import Ledger
+from signoff.ledger.sequences import from_range
+from signoff.link.handover import HandoverSink, LinkPlace
+from signoff.link.notes import LinkNotes
+from signoff.link.ownership import claim_writing
+from signoff.log import LogReader
+from signoff.sinks.contract import BatchRef
+from signoff.sources.contract import Resume, Settlement, SourceContext
+from signoff.sources.pipeline import PipelineSource
+from tests.link.test_handover import FIRST, hand_on, sink_at
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> LinkPlace:
+    return LinkPlace(tmp_path / "link" / "log", tmp_path / "link")
+
+
+@pytest.fixture
+def ledgers(tmp_path: Path) -> Iterator[list[Ledger]]:
+    made = [Ledger(tmp_path / name / "ledger.db") for name in ("one", "two")]
+    yield made
+    for ledger in made:
+        ledger.close()
+
+
+def claim(place: LinkPlace, ledger: Ledger, pipeline: str = "alarms") -> None:
+    def knows(batch: BatchRef) -> bool:
+        return ledger.batch(batch.source, batch.start, batch.end) is not None
+
+    claim_writing(place, pipeline, ledger.store.path.parent, ledger, knows)
+
+
+def write(place: LinkPlace, batch: BatchRef = FIRST) -> HandoverSink:
+    sink = sink_at(place)
+    hand_on(sink, batch, range(batch.start, batch.end))
+    return sink
+
+
+def answer(place: LinkPlace, upto: int) -> None:
+    notes = LinkNotes(place.database)
+    notes.answer(from_range(0, upto), {})
+    notes.close()
+
+
+@pytest.mark.case(44)
+def test_a_second_writer_is_refused_while_rows_of_the_first_wait_and_the_first_goes_on(
+    place: LinkPlace, ledgers: list[Ledger]
+) -> None:
+    first, second = ledgers
+    claim(place, first)
+    write(place).release()
+    for name in ("alarms", "others"):  # a fresh state of the same pipeline, and another pipeline
+        with pytest.raises(StateError, match=r"link-writer.*10 rows.*not settled"):
+            claim(place, second, name)
+    claim(place, first)
+    claim(place, first)
+    assert len(LinkNotes(place.database).find(FIRST)) == 1, "what it has handed on is still its own"
+
+
+def test_a_fresh_state_may_write_when_all_is_answered_and_its_batches_are_not_taken_for_old_ones(
+    place: LinkPlace, ledgers: list[Ledger]
+) -> None:
+    first, second = ledgers
+    claim(place, first)
+    write(place).release()
+    answer(place, 10)
+    with pytest.raises(StateError, match=r"link-writer.*has not heard"):
+        claim(place, second, "others")
+    claim(place, second)
+    write(place).release()
+    notes = LinkNotes(place.database)
+    assert [(each.first, each.last) for each in notes.each()] == [(10, 20)], "appended, not recognised"
+    notes.close()
+    with pytest.raises(StateError, match="link-writer"):
+        claim(place, first)
+
+
+def test_another_writer_is_refused_while_one_is_writing(place: LinkPlace, ledgers: list[Ledger]) -> None:
+    claim(place, ledgers[0])
+    sink = sink_at(place)
+    sink.prepare()
+    with pytest.raises(StateError, match=r"link-writer.*is writing to this link now"):
+        claim(place, ledgers[1])
+    sink.release()
+    claim(place, ledgers[1])
+
+
+def test_a_copy_of_a_state_directory_is_another_writer_once_the_original_has_gone_on(
+    place: LinkPlace, tmp_path: Path
+) -> None:
+    original = Ledger(tmp_path / "one" / "ledger.db")
+    claim(place, original)
+    original.close()
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    with Ledger(tmp_path / "one" / "ledger.db") as again:
+        claim(place, again)
+        write(place).release()
+    with Ledger(tmp_path / "copy" / "ledger.db") as copy, pytest.raises(StateError, match="link-writer"):
+        claim(place, copy)
+
+
+def test_a_link_of_a_release_that_knew_no_writers_is_adopted_by_whoever_knows_its_batches(
+    place: LinkPlace, ledgers: list[Ledger]
+) -> None:
+    first, second = ledgers
+    first.open_batch("incoming", 0, 10, ["out"])
+    write(place).release()
+    with pytest.raises(StateError, match="link-writer"):
+        claim(place, second)
+    claim(place, first)
+
+
+# -- the reader
+
+
+def reader(place: LinkPlace, directory: Path, taken: int | None = None) -> PipelineSource:
+    """A reader that has taken so many rows before."""
+    source = PipelineSource(place.notes)
+    resume = Resume(0, None, None) if taken is None else Resume(taken, None, taken - 1)
+    source.open(SourceContext("rows", directory, once=True, base=directory), resume)
+    return source
+
+
+def test_a_reader_in_whose_place_another_has_read_is_refused(place: LinkPlace, tmp_path: Path) -> None:
+    write(place).release()
+    reader(place, tmp_path / "a").close()
+    reader(place, tmp_path / "a", taken=5).close()
+    reader(place, tmp_path / "b").close()  # begins with what is not settled: nothing is lost
+    with pytest.raises(SourceError, match="link-reader"):
+        reader(place, tmp_path / "a", taken=5)
+    again = reader(place, tmp_path / "b", taken=3)
+    again.settle(Settlement(BitMap64([0, 1])))
+    again.close()
+
+
+def test_a_copy_of_a_reader_and_one_whose_rows_are_gone_are_refused(
+    place: LinkPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(place).release()
+    reader(place, tmp_path / "a").close()
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    reader(place, tmp_path / "a", taken=2).close()
+    with pytest.raises(SourceError, match="link-reader"):
+        reader(place, tmp_path / "copy", taken=2)
+    monkeypatch.setattr(LogReader, "first", lambda _: 5)  # rows below were settled, and removed
+    with pytest.raises(SourceError, match=r"link-reader.*taken only those up to 2"):
+        reader(place, tmp_path / "a", taken=2)
