@@ -32,6 +32,7 @@ from signoff.ledger.ledger import Ledger
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.secrets import redact
 from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Sink
+from signoff.sinks.refusal import fitted
 from signoff.state.marks import Marks, Progress
 from signoff.state.partial import START
 from signoff.state.windowing import MARK, WindowIntake, marks_path
@@ -310,5 +311,6 @@ class _WriteParts:
     batch: BatchRef
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        part = write_part(self.sink, self.batch, batches)
+        # What cannot be computed of aggregates is null; so is what no log could keep: nobody else would hear.
+        part = write_part(self.sink, self.batch, map(fitted, batches))
         yield pa.RecordBatch.from_pydict({"part": pa.array([part], pa.binary())})

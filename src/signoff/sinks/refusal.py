@@ -56,6 +56,18 @@ def fit(rows: pa.RecordBatch) -> Fit:
     return Fit(rows, places, refusals)
 
 
+def fitted(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with null in the place of every value that no sink can write."""
+    for place, name in enumerate(rows.schema.names):
+        column = rows.column(place)
+        if wrong := [index for index, _ in _unfit(column)]:
+            mask = np.zeros(rows.num_rows, dtype=bool)
+            mask[wrong] = True
+            nulls = pa.nulls(rows.num_rows, column.type)
+            rows = rows.set_column(place, name, pc.if_else(pa.array(mask), nulls, column))
+    return rows
+
+
 def refused(index: int, reason: str) -> Refusal:
     """A refusal for good whose reason is short, on one line and free of secrets."""
     return Refusal(index, brief(reason), transient=False)
