@@ -43,6 +43,8 @@ class OpenFiles:
         self._closed: set[int] = set()
         """Units that are still in the lists and owe nothing: taken out when they are the half of it."""
         self._settled = BitMap64()
+        self._unseen = BitMap64()
+        """Settled, and it was not looked yet which files owe nothing now."""
         self.steps = 0
         """How many files were looked at, ever."""
 
@@ -54,10 +56,23 @@ class OpenFiles:
         self._files.append(file)
         self._starts.append(file.first_seq)
 
-    def settle(self, sequences: BitMap64) -> list[Known]:
-        """The files that owe nothing any more because of these."""
+    def settle(self, sequences: BitMap64) -> None:
+        """These are settled; `finished` tells what follows from it."""
         self._settled |= sequences
-        return [file for file in self.touched(sequences) if not self.owes(file)]
+        self._unseen |= sequences
+
+    def finished(self, seconds: float) -> list[Known]:
+        """Files that owe nothing any more; those that are not found in this time come with the next call."""
+        found: list[Known] = []
+        deadline = time.monotonic() + seconds
+        for file in self.touched(self._unseen):
+            if not self.owes(file):
+                found.append(file)
+            if file.end_seq is not None and self.steps % STEPS == 0 and time.monotonic() > deadline:
+                self._unseen.remove_range(0, file.end_seq)
+                return found
+        self._unseen.clear()
+        return found
 
     def touched(self, sequences: BitMap64) -> Iterator[Known]:
         """The open files that have one of these."""

@@ -34,7 +34,7 @@ from signoff.sources.file_formats import open_reader
 from signoff.sources.file_reader import Format, Reader, Shape
 from signoff.sources.file_registry import FileRegistry, Found, Known, Note
 from signoff.sources.file_search import FileSearch, Rules
-from signoff.sources.file_settling import OpenFiles, Policy, PutAway
+from signoff.sources.file_settling import SLICE_S, OpenFiles, Policy, PutAway
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash
@@ -193,7 +193,8 @@ class FilesSource(Source):
             for file in hit:
                 file.refused = True
             self._registry.save(hit)
-        self._finish(self._open.settle(settlement.acknowledged | refused))
+        self._open.settle(settlement.acknowledged | refused)
+        self._finish([])
 
     def tend(self) -> None:
         self._finish([])
@@ -462,7 +463,8 @@ class FilesSource(Source):
 
     def _finish(self, settled: list[Known]) -> None:
         """Keep, move or delete files of which every event is settled: these, and those that still wait."""
-        for file in settled:
+        settled = settled + self._open.finished(SLICE_S)
+        for file in {file.unit: file for file in settled}.values():
             self._open.close(file)
             self._put_away.add(file)
         if len(self._put_away):
