@@ -7,10 +7,15 @@
     worker     a Python process of Spark: one that works on rows, forks such, or plans a batch
     broker     RabbitMQ; started again on the same data
     postgres   PostgreSQL; started again on the same data, until then the sink fails
-    cut        nobody is killed: all connections of the broker are reset
+    cut        all connections of the broker are reset
+    sink-cut   all connections of the database are reset
+    sink-stall the connections of the database stay, but nothing gets through; then it does, or they are reset
+    disk       the disk with the state and the SQLite sink is full, and has room again after a while
+    clock      the clock of the pipeline's processes jumps, by seconds or an hour, forwards or back
 
-All are SIGKILL. Whoever is not there yet is killed as soon as it is: so things are killed while they start.
-Half of the faults wait until rows are being settled again: so things are killed while they work.
+The first seven are SIGKILL; the others kill nobody, and come on top. Whoever is not there yet is killed as
+soon as it is: so things are killed while they start. Half of the faults wait until rows are being settled
+again: so things are killed while they work.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,13 +31,23 @@ from dataclasses import dataclass
 import psutil
 
 from tests.brokers import RabbitMQ
+from tests.chaos.machine import Machine
 from tests.chaos.wire import Wire
 from tests.promises.product import Product, Running
 from tests.servers import PostgresServer, wait_until
 
-CUT = "cut"
-KINDS = ("run", "engine", "jvm", "intake", "worker", "broker", "postgres", CUT)
-_PAUSES_S = {"run": (0.0, 1.0), "broker": (0.0, 2.0), "postgres": (1.0, 4.0)}
+KILLS = ("run", "engine", "jvm", "intake", "worker", "broker", "postgres")
+DISK, CLOCK = "disk", "clock"
+OTHERS = ("cut", "sink-cut", "sink-stall", DISK, CLOCK)
+KINDS = KILLS + OTHERS
+_PAUSES_S = {
+    "run": (0.0, 1.0),
+    "broker": (0.0, 2.0),
+    "postgres": (1.0, 4.0),
+    "sink-stall": (0.5, 8.0),
+    DISK: (1.0, 8.0),
+}
+_STEPS_S = (-3600.0, -90.0, -2.0, 2.0, 90.0, 3600.0)
 _APPEARS_S = 90.0
 _REPAIRED_S = 180.0
 
@@ -52,19 +67,19 @@ class Fault:
     """Which one, where there are several: 0 the first, just below 1 the last."""
 
 
-def plan(kills: int, seed: int, every_s: float) -> list[Fault]:
-    """So many kills, and cuts besides: rounds in which each kind comes once, in any order.
+def plan(kills: int, seed: int, every_s: float, kinds: Sequence[str] = KINDS) -> list[Fault]:
+    """So many kills, and other faults besides: rounds in which each kind comes once, in any order.
 
     The waits are `every_s` in the mean: some too short for anything to recover, some long enough.
     """
     chance = random.Random(seed)
-    kinds: list[str] = []
-    while sum(kind != CUT for kind in kinds) < kills:
-        kinds += chance.sample(KINDS, len(KINDS))
-    while sum(kind != CUT for kind in kinds) > kills:
-        del kinds[max(place for place, kind in enumerate(kinds) if kind != CUT)]
+    order: list[str] = []
+    while sum(kind in KILLS for kind in order) < kills:
+        order += chance.sample(kinds, len(kinds))
+    while sum(kind in KILLS for kind in order) > kills:
+        del order[max(place for place, kind in enumerate(order) if kind in KILLS)]
     faults = []
-    for kind in kinds:
+    for kind in order:
         soon = chance.random() < 0.4
         wait = chance.uniform(0, 0.4) if soon else chance.uniform(0.7, 2.3)
         pause = chance.uniform(*_PAUSES_S.get(kind, (0.0, 0.0)))
@@ -72,12 +87,23 @@ def plan(kills: int, seed: int, every_s: float) -> list[Fault]:
     return faults
 
 
-class Victims:
-    """A pipeline that is kept running, its broker and its database."""
+@dataclass(frozen=True)
+class Wires:
+    """What clients are connected through."""
 
-    def __init__(self, product: Product, rabbitmq: RabbitMQ, postgres: PostgresServer, wire: Wire) -> None:
-        self._product, self._rabbitmq, self._postgres, self._wire = product, rabbitmq, postgres, wire
-        self._repairs = ThreadPoolExecutor(2, "repair")
+    broker: Wire
+    database: Wire
+
+
+class Victims:
+    """A pipeline that is kept running, its broker, its database, and what surrounds them."""
+
+    def __init__(
+        self, product: Product, rabbitmq: RabbitMQ, postgres: PostgresServer, wires: Wires, machine: Machine
+    ) -> None:
+        self._product, self._rabbitmq, self._postgres = product, rabbitmq, postgres
+        self._wires, self._machine = wires, machine
+        self._repairs = ThreadPoolExecutor(4, "repair")
         self._under_repair: dict[str, Future[None]] = {}
         self._family: set[psutil.Process] = set()
         self._killed: set[psutil.Process] = set()
@@ -87,7 +113,8 @@ class Victims:
 
     def strike(self, fault: Fault) -> str:
         """Do it, and say what was hit. What is to be started again is, at once or in the background."""
-        hit = getattr(self, f"_strike_{fault.kind}", self._strike_process)(fault)
+        strike = getattr(self, f"_strike_{fault.kind.replace('-', '_')}", self._strike_process)
+        hit = strike(fault)
         self.struck[fault.kind] += 1
         return str(hit)
 
@@ -149,7 +176,33 @@ class Victims:
         return f"started again after {fault.pause_s:.1f} s"
 
     def _strike_cut(self, fault: Fault) -> str:
-        return f"{self._wire.cut()} connections"
+        return f"{self._wires.broker.cut()} connections"
+
+    def _strike_sink_cut(self, fault: Fault) -> str:
+        return f"{self._wires.database.cut()} connections"
+
+    def _strike_sink_stall(self, fault: Fault) -> str:
+        wire, cut = self._wires.database, fault.pick < 0.5
+        self._repair_first(fault.kind)
+        wire.stall()
+
+        def resume() -> None:
+            if cut:
+                wire.cut()
+            wire.resume()
+
+        self._repair(fault.kind, fault.pause_s, resume)
+        return f"for {fault.pause_s:.1f} s, then {'reset' if cut else 'on'}"
+
+    def _strike_disk(self, fault: Fault) -> str:
+        self._repair_first(fault.kind)
+        size = self._machine.fill_disk()
+        self._repair(fault.kind, fault.pause_s, self._machine.free_disk)
+        return f"{size / 2**20:.0f} MiB, for {fault.pause_s:.1f} s"
+
+    def _strike_clock(self, fault: Fault) -> str:
+        step = _STEPS_S[int(fault.pick * len(_STEPS_S))]
+        return f"by {step:+.0f} s; now {self._machine.step_clock(step):+.0f} s"
 
     # Below
 

@@ -1,6 +1,9 @@
 """`make chaos`: publish a known set while every process is killed again and again, then count.
 
-    publisher ──► wire ──► RabbitMQ ──► wire ──► signoff run ──► SQLite, PostgreSQL, dead letters
+    publisher ──► wire ──► RabbitMQ ──► wire ──► signoff run ──► SQLite, wire ──► PostgreSQL, dead letters
+
+State and SQLite are on a disk of fixed size, which is filled now and then, and the pipeline has a clock of
+its own, which jumps; where that is not possible these faults are left out, and that is said.
 
 The seed, printed first, gives the same faults and the same waits again; what the faults hit depends on
 the machine. Publishing is spread over the faults. Afterwards everything may settle, the run is stopped,
@@ -30,11 +33,12 @@ import psycopg
 from signoff.errors import SignoffError
 from tests.brokers import PASSWORD, USER, RabbitMQ, private_rabbitmq
 from tests.chaos import messages
-from tests.chaos.faults import CUT, Fault, Victims, plan
+from tests.chaos.faults import KILLS, KINDS, Fault, Victims, Wires, plan
+from tests.chaos.machine import Machine
 from tests.chaos.publisher import Publisher
 from tests.chaos.verdict import Evidence, Finding, Row, judge
 from tests.chaos.wire import wire_to
-from tests.promises.product import SIGNOFF, Product
+from tests.promises.product import SIGNOFF, Product, Running
 from tests.servers import PostgresServer, private_postgres, wait_until
 
 COLUMNS = "event_id, message_id, n, text"
@@ -60,8 +64,9 @@ class Chaos:
         faults: Sequence[Fault],
         rabbitmq: RabbitMQ,
         postgres: PostgresServer,
+        machine: Machine,
     ) -> None:
-        self.directory, self.goal, self.faults = directory, goal, faults
+        self.directory, self.goal, self.faults, self._machine = directory, goal, faults, machine
         self.findings: list[Finding] = []
         self._rabbitmq, self._postgres = rabbitmq, postgres
         self._began = self._told_at = time.monotonic()
@@ -72,10 +77,14 @@ class Chaos:
         for queue in messages.QUEUES:
             self._rabbitmq.declare_queue(queue, "quorum" if queue == "quorum" else "classic")
         with ExitStack() as stack:
-            wire = stack.enter_context(wire_to(self._rabbitmq.port))
-            url = f"amqp://{USER}:{PASSWORD}@127.0.0.1:{wire.port}/%2F"
-            self._product = stack.enter_context(_pipeline(self.directory, url, self._postgres.url))
-            self.victims = Victims(self._product, self._rabbitmq, self._postgres, wire)
+            wires = Wires(
+                stack.enter_context(wire_to(self._rabbitmq.port)),
+                stack.enter_context(wire_to(self._postgres.port)),
+            )
+            url = f"amqp://{USER}:{PASSWORD}@127.0.0.1:{wires.broker.port}/%2F"
+            database = self._postgres.url.replace(f":{self._postgres.port}/", f":{wires.database.port}/")
+            self._product = stack.enter_context(_pipeline(self.directory, self._machine, url, database))
+            self.victims = Victims(self._product, self._rabbitmq, self._postgres, wires, self._machine)
             stack.callback(self.victims.close)
             self.publisher = Publisher(url, self.goal, self._rate)
             self.publisher.start()
@@ -184,7 +193,7 @@ class Chaos:
             confirmed=self.publisher.confirmed,
             perhaps=self.publisher.perhaps,
             tables={
-                "SQLite": _in_sqlite(self.directory / "out.db"),
+                "SQLite": _in_sqlite(self._machine.disk / "out.db"),
                 "PostgreSQL": _in_postgres(self._postgres),
             },
             letters=map(json.loads, letters),
@@ -222,9 +231,10 @@ class Chaos:
         struck, published = self.victims.struck, self.publisher
         rows: dict[str, Any] = {
             **{
-                ("cuts" if kind == CUT else f"kills: {kind}"): count for kind, count in sorted(struck.items())
+                (f"kills: {kind}" if kind in KILLS else f"faults: {kind}"): count
+                for kind, count in sorted(struck.items())
             },
-            "kills": sum(count for kind, count in struck.items() if kind != CUT),
+            "kills": sum(count for kind, count in struck.items() if kind in KILLS),
             "messages confirmed": f"{len(published.confirmed):,}",
             "messages perhaps published": f"{len(published.perhaps):,}",
             "connections of the publisher": published.connections,
@@ -236,19 +246,37 @@ class Chaos:
             print(f"  {name:<30} {value:>12}")
 
 
+class OnMachine(Product):
+    """A product with its state on the machine's disk, and with the machine's clock."""
+
+    def __init__(self, directory: Path, machine: Machine, **nodes: Any) -> None:
+        super().__init__(directory, **nodes)
+        self.state = machine.disk / "state"
+        self._machine = machine
+
+    def start(self, *args: str, stdin: Any = subprocess.DEVNULL) -> Running:
+        command = [*self._machine.command, str(SIGNOFF), "run", str(self.file), "--quiet", *args]
+        running = Running(command, self.directory / "output.txt", stdin)
+        self._runs.append(running)
+        return running
+
+
 @contextmanager
-def _pipeline(directory: Path, broker: str, database: str) -> Iterator[Product]:
+def _pipeline(directory: Path, machine: Machine, broker: str, database: str) -> Iterator[Product]:
+    folder = machine.disk.relative_to(directory)
     parsed = {"type": "parse_json", "input": "incoming", "schema": messages.SCHEMA, "keep": ["message_id"]}
     warehouse = {"type": "postgres", "input": "parsed", "url": database, "table": "events"}
-    with Product(
+    with OnMachine(
         directory,
+        machine,
         sources={"incoming": {"type": "rabbitmq", "url": broker, "queues": list(messages.QUEUES)}},
         transforms={"parsed": parsed},
         sinks={
-            "local": {"type": "sqlite", "input": "parsed", "path": "out.db", "table": "events"},
+            "local": {"type": "sqlite", "input": "parsed", "path": f"{folder}/out.db", "table": "events"},
             "warehouse": {**warehouse, "retry": {"initial_ms": 100, "max_ms": 1000}},
         },
         name="chaos",
+        state=f"./{folder}/state",
     ) as product:
         yield product
 
@@ -271,7 +299,8 @@ def _in_postgres(server: PostgresServer) -> Iterator[Row]:
 def main() -> int:
     parser = argparse.ArgumentParser("python -m tests.chaos.run", description=__doc__.partition("\n")[0])
     parser.add_argument("--messages", type=int, default=500_000, help="messages to be confirmed")
-    parser.add_argument("--kills", type=int, default=50, help="SIGKILLs; cuts come on top")
+    parser.add_argument("--kills", type=int, default=50, help="SIGKILLs; other faults come on top")
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, help="only these kinds of faults")
     parser.add_argument("--seed", type=int, help="repeats the faults and waits of an earlier run")
     parser.add_argument("--every", type=float, default=10.0, metavar="SECONDS", help="from fault to fault")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work here, and leave everything")
@@ -283,10 +312,17 @@ def main() -> int:
     directory: Path = (options.keep or Path(tempfile.mkdtemp(prefix="signoff-chaos-"))).resolve()
     if (directory / "state").exists():
         parser.error(f"{directory} holds an earlier run")
-    with private_rabbitmq() as rabbitmq, private_postgres() as postgres:
-        chaos = Chaos(
-            directory, options.messages, plan(options.kills, seed, options.every), rabbitmq, postgres
-        )
+    wanted = options.kinds or KINDS
+    with (
+        private_rabbitmq() as rabbitmq,
+        private_postgres() as postgres,
+        Machine(directory, wanted) as machine,
+    ):
+        for kind, lacks in machine.lacks.items():
+            print(f"chaos: no faults of kind {kind}: {lacks}", flush=True)
+        kinds = [kind for kind in wanted if kind not in machine.lacks]
+        faults = plan(options.kills, seed, options.every, kinds)
+        chaos = Chaos(directory, options.messages, faults, rabbitmq, postgres, machine)
         try:
             findings = chaos.execute()
         except BaseException:
@@ -299,9 +335,10 @@ def main() -> int:
         print(*(f"FOUND  {finding}" for finding in findings), sep="\n")
         print(f"chaos: failed seed={seed}; everything is kept in {directory}")
         return 1
+    machine.unmount()
     if options.keep is None:
         shutil.rmtree(directory, ignore_errors=True)
-    kills = sum(count for kind, count in chaos.victims.struck.items() if kind != CUT)
+    kills = sum(count for kind, count in chaos.victims.struck.items() if kind in KILLS)
     print(f"chaos: ok seed={seed} messages={options.messages} kills={kills}")
     return 0
 

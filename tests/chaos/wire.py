@@ -1,7 +1,8 @@
-"""The wire between the broker and its clients: whatever goes through it can be cut at any moment.
+"""The wire between a server and its clients: whatever goes through it can be cut at any moment, or stall.
 
 A cut resets the connections on both sides; what was on its way, half a frame or many acknowledgements,
-is lost. The broker and its data are untouched by it.
+is lost. While it stalls nothing gets through in either direction, nobody is told, and new connections are
+taken but lead nowhere. The server and its data are untouched by either.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Wire:
         self._target = target
         self._loop = asyncio.new_event_loop()
         self._ends: set[asyncio.StreamWriter] = set()
+        self._flows = asyncio.Event()
+        self._flows.set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="wire", daemon=True)
         self._thread.start()
         listening = asyncio.run_coroutine_threadsafe(
@@ -46,23 +49,46 @@ class Wire:
 
         return asyncio.run_coroutine_threadsafe(cut(), self._loop).result(PATIENCE_S)
 
+    def stall(self) -> None:
+        """Let nothing through until `resume`."""
+        self._loop.call_soon_threadsafe(self._flows.clear)
+
+    def resume(self) -> None:
+        self._loop.call_soon_threadsafe(self._flows.set)
+
     def close(self) -> None:
+        self.resume()
         self._loop.call_soon_threadsafe(self._server.close)
         self.cut()
+        asyncio.run_coroutine_threadsafe(_end_others(), self._loop).result(PATIENCE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE_S)
+        self._loop.close()
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._flows.wait()
         try:
             there = await asyncio.open_connection("127.0.0.1", self._target)
-        except OSError:  # no broker at the moment
+        except OSError:  # no server at the moment
             _reset(writer)
             return
         self._ends |= {writer, there[1]}
         try:
-            await asyncio.gather(_copy(reader, there[1]), _copy(there[0], writer))
+            await asyncio.gather(self._copy(reader, there[1]), self._copy(there[0], writer))
         finally:
             self._ends -= {writer, there[1]}
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass bytes on until one side is gone; then the other side learns it."""
+        try:
+            while data := await reader.read(_CHUNK):
+                await self._flows.wait()
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            _reset(writer)
+        else:
+            writer.close()
 
 
 @contextmanager
@@ -74,16 +100,11 @@ def wire_to(port: int) -> Iterator[Wire]:
         wire.close()
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass bytes on until one side is gone; then the other side learns it."""
-    try:
-        while data := await reader.read(_CHUNK):
-            writer.write(data)
-            await writer.drain()
-    except OSError:
-        _reset(writer)
-    else:
-        writer.close()
+async def _end_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

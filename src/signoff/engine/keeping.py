@@ -92,8 +92,10 @@ class KeepingQuery(StreamQuery):
 
     def comes_again(self, batch: BatchRef) -> bool:
         """Until Spark's commit of it is durable: what it handed on must be recognised."""
-        last, done = self.checkpoint.last_batch(), self.checkpoint.synced.done or 0
-        numbers = range(done, -1 if last is None else last + 1)
+        last, done = self.checkpoint.last_batch(), self.checkpoint.synced.done
+        if last is None:
+            return False
+        numbers = range(last if done is None else done, last + 1)
         return any(batch == self._as_handed(self._batch_ref(number), number) for number in numbers)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Each part of the product by itself, without Spark: what it has said is durable survives a loss of power.
+"""Case 45 for each part by itself, without Spark: what it has said is durable survives a loss of power.
 
 A part does its work in a directory that nobody has made, on a disk that knows what was fsynced. The power is
 cut in the moment it returns.
@@ -73,7 +73,8 @@ def _export(disk: Disk, directory: Path) -> None:
 Survives = Callable[[Callable[[Path], None], Check], None]
 
 
-def test_events_of_a_log_with_several_segments(survives: Survives) -> None:
+@pytest.mark.case(45)
+def test_events_in_a_log_survive_a_loss_of_power(survives: Survives) -> None:
     def act(place: Path) -> None:
         place.mkdir(parents=True)  # by somebody who does not sync
         writer = LogWriter(place / "log", small_settings())
@@ -92,7 +93,8 @@ def test_events_of_a_log_with_several_segments(survives: Survives) -> None:
     survives(act, check)
 
 
-def test_exclusions(survives: Survives) -> None:
+@pytest.mark.case(45)
+def test_exclusions_survive_a_loss_of_power(survives: Survives) -> None:
     def act(place: Path) -> None:
         LogWriter(place / "log", small_settings()).close()
         exclude(place / "log", [3])
@@ -101,7 +103,8 @@ def test_exclusions(survives: Survives) -> None:
     survives(act, lambda place: _equal(set(excluded(place / "log")), {3, 5}))
 
 
-def test_the_ledger_and_the_dead_letters(survives: Survives) -> None:
+@pytest.mark.case(45)
+def test_ledger_and_dead_letters_survive_a_loss_of_power(survives: Survives) -> None:
     def act(place: Path) -> None:
         ledger, letters = Ledger(place / "ledger.db"), DeadLetters(place / "dead_letters.db")
         for first in range(0, 300, 3):
@@ -116,7 +119,8 @@ def test_the_ledger_and_the_dead_letters(survives: Survives) -> None:
     survives(act, check)
 
 
-def test_what_a_link_was_handed(survives: Survives) -> None:
+@pytest.mark.case(45)
+def test_what_a_link_was_handed_survives_a_loss_of_power(survives: Survives) -> None:
     def act(place: Path) -> None:
         sink = sink_at(LinkPlace(place / "log", place / "notes"))
         sink.prepare()
@@ -137,7 +141,8 @@ def test_what_a_link_was_handed(survives: Survives) -> None:
     survives(act, check)
 
 
-def test_marks_of_time_and_the_file_registry(survives: Survives) -> None:
+@pytest.mark.case(45)
+def test_marks_of_time_and_the_file_registry_survive_a_loss_of_power(survives: Survives) -> None:
     def act(place: Path) -> None:
         marks = Marks(place / "links" / "marks.db", Progress(0), ["incoming"])
         marks.reach(5_000)
@@ -158,7 +163,8 @@ def test_marks_of_time_and_the_file_registry(survives: Survives) -> None:
     survives(act, check)
 
 
-def test_what_a_files_sink_has_committed(survives: Survives) -> None:
+@pytest.mark.case(45)
+def test_what_a_files_sink_has_committed_survives_a_loss_of_power(survives: Survives) -> None:
     def act(place: Path) -> None:
         sink = FilesSink(place / "out")
         sink.prepare()
@@ -178,6 +184,7 @@ def test_what_a_files_sink_has_committed(survives: Survives) -> None:
     survives(act, check)
 
 
+@pytest.mark.case(45)
 def test_a_commit_that_was_interrupted_before_its_sync_is_synced_when_it_comes_again(
     survives: Survives, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +203,8 @@ def test_a_commit_that_was_interrupted_before_its_sync_is_synced_when_it_comes_a
     survives(act, lambda place: _equal(len(list((place / "out").glob("*.jsonl"))), 1))
 
 
-def test_what_a_sqlite_sink_has_written(survives: Survives) -> None:
+@pytest.mark.case(45)
+def test_what_a_sqlite_sink_has_written_survives_a_loss_of_power(survives: Survives) -> None:
     def act(place: Path) -> None:
         sink = SqliteSink(place / "out" / "rows.db", "events")
         sink.prepare()
@@ -210,6 +218,7 @@ def test_what_a_sqlite_sink_has_written(survives: Survives) -> None:
     survives(act, check)
 
 
+@pytest.mark.case(45)
 def test_a_file_that_was_moved_is_there_once_and_one_that_was_deleted_stays_away(survives: Survives) -> None:
     def act(place: Path) -> None:
         sink = FilesSink(place)  # as good as anything to make a directory durable
@@ -231,6 +240,7 @@ def test_a_file_that_was_moved_is_there_once_and_one_that_was_deleted_stays_away
     survives(act, check)
 
 
+@pytest.mark.case(45)
 def test_a_receipt_is_whole_or_not_there(survives: Survives) -> None:
     def act(place: Path) -> None:
         write_receipt(receipts_directory(place, BATCH), "table", Part(BATCH, 0, 0), (0, 2), [])
@@ -242,7 +252,8 @@ def test_a_receipt_is_whole_or_not_there(survives: Survives) -> None:
     survives(act, check)
 
 
-def test_that_a_state_was_lost_and_given_up(survives: Survives) -> None:
+@pytest.mark.case(45)
+def test_that_a_state_was_given_up_survives_a_loss_of_power(survives: Survives) -> None:
     def act(place: Path) -> None:
         link = LinkPlace(place / "log", place / "notes")
         sink_at(link).prepare()
@@ -253,6 +264,7 @@ def test_that_a_state_was_lost_and_given_up(survives: Survives) -> None:
     survives(act, lambda place: _equal(Loss(LinkPlace(place / "log", place / "notes")).given_up, 7))
 
 
+@pytest.mark.case(45)
 def test_the_head_of_a_log_is_never_ahead_of_it(survives: Survives) -> None:
     def act(place: Path) -> None:
         writer = LogWriter(place / "log", small_settings())
