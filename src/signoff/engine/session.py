@@ -34,6 +34,8 @@ _FAST_LOCAL_CHECKPOINTS = {
 }
 
 _ALWAYS = {
+    # Hadoop sets the modes of what it makes by itself, whatever the umask of the process.
+    "spark.hadoop.fs.permissions.umask-mode": "077",
     "spark.sql.session.timeZone": "UTC",
     "spark.python.daemon.module": "signoff.engine.daemon",
     "spark.ui.enabled": "false",
