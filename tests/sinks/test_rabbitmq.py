@@ -354,6 +354,10 @@ def test_address_that_is_none_is_a_sink_error_without_its_password(url: str) -> 
         ({"declare": {"type": "direct"}}, "needs the name of an exchange"),
         ({"window": 0}, "greater than or equal to 1"),
         ({"routing_key": ""}, "at least 1 character"),
+        ({"content_type": "ä" * 200}, "400 bytes; 255 are the most"),
+        ({"exchange": "ä" * 200}, "400 bytes; 255 are the most"),
+        ({"headers": {"ä" * 200: "x"}}, "400 bytes; 255 are the most"),
+        ({"headers": {"x": "y" * 100_000}}, "65536 are the most"),
     ],
 )
 def test_config_that_cannot_work_is_rejected(fields: dict[str, Any], message: str) -> None:

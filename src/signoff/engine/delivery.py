@@ -37,6 +37,7 @@ from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Part, Sink, Write
 from signoff.sinks.refusal import brief
 from signoff.sinks.retry import deliver
 from signoff.transforms.answers import Answer, heard
+from signoff.transforms.frame import DescribeError
 
 _RECEIPT_AFTER_S = 0.1
 """A sink that is done this long before the others gets a receipt; sooner, the ledger's record comes first."""
@@ -142,7 +143,7 @@ class Pass:
                 if error.answers:
                     answer, text = heard(text)
                     kind = _ANSWERED[answer]
-                reason = error.describe(text) if error.describe else text
+                reason = described(error.describe, text)
                 for sequence, child in lineage.at(index):
                     found.append(Result(error.stage, kind, sequence, child, redact(reason)))
         return found
@@ -182,6 +183,17 @@ def _sign(directory: Path, server: _Server, part: Part, span: Span) -> None:
     except OSError as error:
         if not no_room(error):
             raise
+
+
+def described(describe: DescribeError | None, text: str) -> str:
+    """The reason of a row that a step failed on. What cannot be described is one row's bad luck: an error
+    here would fail the task, and with it the batch, each time it is tried."""
+    if describe is None:
+        return text
+    try:
+        return describe(text)
+    except Exception as error:  # noqa: BLE001 - whatever a strange text does to who looks at it
+        return f"it does not parse, and why could not be found out ({type(error).__name__})"
 
 
 @dataclass

@@ -38,6 +38,8 @@ ROUTING_KEY = "_routing_key"
 """Column the engine adds to the rows: the value of the expression `routing_key`. Never written."""
 _SHORT = 255
 """Bytes a routing key or a message id may have."""
+_MOST_HEADERS = 64 * 1024
+"""Bytes of all headers: they go in one frame with the other properties, of 128 KiB with most brokers."""
 
 
 class DeclareExchange(Config):
@@ -99,6 +101,24 @@ routing_key: concat('sensor.', sensor_id)
     def _is_an_address(cls, value: SecretUrl) -> SecretUrl:
         if not value.get().lower().startswith(("amqp://", "amqps://")):
             raise ValueError("it is not an amqp:// or amqps:// address")
+        return value
+
+    @field_validator("exchange", "content_type")
+    @classmethod
+    def _is_short(cls, value: str | None) -> str | None:
+        if value is not None and len(value.encode()) > _SHORT:
+            raise ValueError(f"it has {len(value.encode())} bytes; {_SHORT} are the most")
+        return value
+
+    @field_validator("headers")
+    @classmethod
+    def _fit_into_a_frame(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if (length := len(name.encode())) > _SHORT:
+                raise ValueError(f"the name {name[:20]}… has {length} bytes; {_SHORT} are the most")
+        size = sum(len(name.encode()) + len(text.encode()) + 6 for name, text in value.items())
+        if size > _MOST_HEADERS:
+            raise ValueError(f"they have {size} bytes; {_MOST_HEADERS} are the most")
         return value
 
     @model_validator(mode="after")

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -15,6 +15,7 @@ from signoff.transforms.frame import View
 from signoff.transforms.parse_json import parse_schema, parsed_view, text_column
 
 _CORRUPT = "__corrupt"
+_NO_SEPARATORS = '"\\\r\n\0'
 
 
 class ParseCsvConfig(Transform):
@@ -25,11 +26,18 @@ class ParseCsvConfig(Transform):
     column: str = "payload"
     """Column that holds the line."""
     separator: str = Field(default=",", min_length=1, max_length=1)
-    """Character between two fields."""
+    """Character between two fields; not a quote, a backslash, a line break or NUL."""
     timestamp_format: str | None = None
     """Spark datetime pattern of TIMESTAMP fields; by default ISO 8601."""
     keep: tuple[str, ...] = ()
     """Columns of the input that go on besides the parsed ones."""
+
+    @field_validator("separator")
+    @classmethod
+    def _separates(cls, value: str) -> str:
+        if value in _NO_SEPARATORS:
+            raise ValueError("a quote, a backslash, a line break or NUL cannot separate fields")
+        return value
 
     def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
         frame = view.frame
@@ -54,7 +62,10 @@ class _Describe:
     def __call__(self, text: str) -> str:
         if not text.strip():
             return "the line is empty"
-        got = len(next(csv.reader([text], delimiter=self.separator), []))
+        try:
+            got = len(next(csv.reader([text], delimiter=self.separator), []))
+        except csv.Error:  # a line break in it, or a field of more than 128 KiB
+            return "it is not one line of separated values"
         if got != len(self.schema.fields):
             return f"{got} fields, expected {len(self.schema.fields)}"
         wanted = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in self.schema.fields)

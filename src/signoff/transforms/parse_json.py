@@ -7,6 +7,7 @@ are errors here: text behind the object, and an array or a bare value where an o
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
@@ -162,6 +163,8 @@ class DescribeJson:
             return f"not valid JSON: {error.msg.removesuffix(' starting at')} at character {error.pos}"
         except RecursionError:
             return "not valid JSON: nested too deeply"
+        except ValueError:  # Python reads no whole numbers of more digits than this
+            return f"a number has more than {sys.get_int_max_str_digits()} digits"
         if not isinstance(value, dict):
             return f"expected a JSON object, got {_json_kind(value)}"
         for field in self.schema.fields:
