@@ -31,7 +31,7 @@ class NodeScript:
     """One step."""
 
     name: str
-    kind: Literal["filter", "route", "unfold", "step"]
+    kind: Literal["filter", "route", "unfold", "step", "dedupe"]
     inputs: tuple[tuple[str, str | None], ...]
     policy: OnFailure
     tries: int | None = None
@@ -75,6 +75,8 @@ class World:
     sources: tuple[SourceScript, ...] = ()
     steps: tuple[NodeScript, ...] = ()
     sinks: tuple[SinkScript, ...] = ()
+    decide: Callable[[str, Row], Literal["passes", "drops", "waits"]] = lambda *_: "passes"
+    """What a dedupe says of a row; only a run knows."""
     _reached: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def chance(self, *what: object) -> float:
@@ -264,6 +266,11 @@ def _step(
         rows.setdefault((step.name, "a" if chance < 0.45 else "b"), []).append(row)
     elif step.kind == "route":
         yield End(step.name, row, "fails")
+    elif step.kind == "dedupe":
+        if (decided := world.decide(step.name, row)) == "passes":
+            out.append(row)
+        else:
+            yield End(step.name, row, decided)
     elif waits(step.name, row):
         yield End(step.name, row, "waits")
     elif (says := world.step_says(step.name, row)) != "passes":

@@ -41,10 +41,12 @@ from signoff.engine.division import divide
 from signoff.engine.letters import LetterStore
 from signoff.engine.parking import Parking
 from signoff.engine.query import stage_policies
+from signoff.engine.repeats import Repeats, repeats_in
 from signoff.engine.serving import SinkEntry
 from signoff.engine.waiting import patient_steps
 from signoff.errors import LogFull, TransientError
 from signoff.ledger import DeadLetters, Follower, Ledger
+from signoff.ledger.fates import Fates
 from signoff.link import handover
 from signoff.link.handover import HandoverConfig, HandoverSink
 from signoff.link.notes import LinkNotes
@@ -62,7 +64,10 @@ from signoff.pipeline.model import (
 from signoff.sinks.contract import EVENT_ID, BatchRef, Part, Refusal, Sink, Writer
 from signoff.sinks.pipeline import PipelineSinkConfig
 from signoff.sources.contract import EVENT_SCHEMA
+from signoff.state.key_index import FILE, Decision, KeyIndex, Owner
+from signoff.state.key_index import Arrival as Comes
 from signoff.transforms.answers import Answer, said
+from signoff.transforms.dedupe import DedupeConfig
 from signoff.transforms.frame import CHILD, SEQUENCE
 from tests.engine.settlement_model import Arrival, End, NodeScript, Row, SinkScript, World, walk
 
@@ -114,6 +119,8 @@ def graph_of(world: World, directory: Path) -> Graph:
 
 
 def _step_config(step: NodeScript) -> TransformConfig:
+    if step.kind == "dedupe":
+        return DedupeConfig(input="x", keys=("k",), on_error=step.policy)
     if step.kind != "step":
         return ToyStep(on_error=step.policy)
     return ToyPatientStep(on_error=step.policy, retry=Retry(attempts=step.tries))
@@ -158,6 +165,8 @@ class Outside:
     """Of sinks that publish batches: rows by batch."""
     staged: dict[bytes, dict[str, str]] = field(default_factory=dict)
     tried: dict[tuple[str, str], int] = field(default_factory=dict)
+    decided: dict[tuple[str, Row], tuple[str, Decision, Owner | None]] = field(default_factory=dict)
+    """What the index said last of a row at a dedupe, and its key."""
     runs: dict[tuple[str, Row], int] = field(default_factory=dict)
     """How often a step was run for a row."""
     down: set[str] = field(default_factory=set)
@@ -360,6 +369,7 @@ class Query:
             control=machine.control,
             range_plan=self.range_plan,
             steps=patient_steps(graph),
+            repeats=machine.repeats_in(graph),
             isolate=lambda start, end: None,
             links={
                 name: source in entry.config.awaited_by
@@ -375,6 +385,8 @@ class Query:
 
     def tidy(self) -> None:
         done = self.machine.ledger.needed_from(self.source)
+        if self.runner.repeats is not None:
+            self.runner.repeats.tidy(self.source, done)
         trim(self.log_directory, min([done, *(needed() for needed in self.needed_elsewhere)]))
 
     # -- the plan
@@ -388,10 +400,10 @@ class Query:
             if front and s.name in self.graph.downstream(self.source)
         ]
         plans = {name: SinkPlan(name, self._deliveries(name), {_VALUE: StringType()}) for name in wanted}
-        patient = {s.name for s in steps if s.kind == "step"}
+        patient = {s.name for s in steps if s.kind in ("step", "dedupe")}
         changeable = patient.union(*(self.graph.downstream(name) for name in patient))
         errors = tuple(
-            ErrorPlan(f"error {s.name}", s.name, s.policy, None, s.kind == "step", s.name in changeable)
+            ErrorPlan(f"error {s.name}", s.name, s.policy, None, s.name in patient, s.name in changeable)
             for s in steps
             if sinks is None or self.machine.outside.world.sinks_behind(s.name) & sinks
         )
@@ -448,6 +460,7 @@ class Query:
             plain = {SEQUENCE: number, CHILD: "", _VALUE: value, _ID: event["message_id"]}
             return [{**plain, f"alive {sink} 0": True}]
         assert event["payload"] == str(number).encode()
+        self.machine.outside.world.decide = self._decide
         found: dict[Row, dict[str, Any]] = {}
         for one in walk(self.machine.outside.world, self.source, number, self._waits, sinks):
             row = one.plain if isinstance(one, Arrival) else one.row
@@ -459,6 +472,28 @@ class Query:
             )
         return list(found.values())
 
+    def _decide(self, step: str, row: Row) -> Literal["passes", "drops", "waits"]:
+        """As a worker does: the real index is asked, and a kill may come before and after."""
+        machine, outside = self.machine, self.machine.outside
+        key = f"key {int(outside.world.chance('key', step, row) * 3)}"
+        arrival = Comes(row[1], row[2], row[1], key.encode())
+        machine.point("before a key is claimed", locked=True)
+        index = KeyIndex(self.graph.state / FILE)
+        try:
+            fates = Fates(machine.ledger)
+            definition = DedupeConfig(input="x", keys=("k",)).definition
+            (decided,) = index.claim(step, definition, self.source, [arrival], 10**9, fates)
+        finally:
+            index.close()
+        outside.decided[step, row] = key, *decided
+        outside.story.append(f"{step}: {row} with {key} {decided[0]} {decided[1]}")
+        machine.point("a key is claimed", locked=True)
+        says: dict[Decision, Literal["passes", "drops", "waits"]] = {
+            Decision.FIRST: "passes",
+            Decision.WAITS: "waits",
+        }
+        return says.get(decided[0], "drops")
+
     def _waits(self, step: str, row: Row) -> bool:
         outside = self.machine.outside
         run = outside.runs.get((step, row), 0)
@@ -467,7 +502,7 @@ class Query:
 
     def _error(self, end: End) -> dict[str, str]:
         steps = {step.name: step for step in self.machine.outside.world.steps}
-        if steps[end.step].kind != "step":
+        if steps[end.step].kind not in ("step", "dedupe"):
             return {f"error {end.step}": "it fails"}
         kinds = {"fails": Answer.FAILED, "drops": Answer.DROPPED, "waits": Answer.WAITS}
         return {f"error {end.step}": said(kinds[end.says], f"it {end.says}")}
@@ -491,6 +526,7 @@ class Machine:
         self.control = Control()
         self.queries: dict[str, Query] = {}
         self.handovers: list[HandoverSink] = []
+        self.repeats: list[Repeats] = []
         self.bearers: list[Bearer] = []
         self._patches = ExitStack()
 
@@ -517,6 +553,11 @@ class Machine:
             query.log_directory.mkdir(parents=True, exist_ok=True)
             query.parking.resume()
         self.restart_intakes()
+
+    def repeats_in(self, part: Graph) -> Repeats | None:
+        if (found := repeats_in(part, graph_of(self.outside.world, self.directory), self.ledger)) is not None:
+            self.repeats.append(found)
+        return found
 
     def restart_intakes(self) -> None:
         """Each remembers nothing of what it has told."""
@@ -559,6 +600,8 @@ class Machine:
             sink._log = sink._notes = None
         for bearer in self.bearers:
             bearer.close()
+        for repeats in self.repeats:
+            repeats.close()
         self.ledger.close()
         self.letters.close()
         self._patches.close()

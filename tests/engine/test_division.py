@@ -22,6 +22,7 @@ from signoff.transforms.dedupe import DedupeConfig
 from signoff.transforms.filter import FilterConfig
 from signoff.transforms.fold import FoldConfig
 from signoff.transforms.merge import MergeConfig
+from signoff.transforms.python import PythonConfig
 from signoff.transforms.window import WindowConfig, WindowInput
 
 
@@ -76,6 +77,7 @@ class Steps(NamedTuple):
 CONFIGS = {
     "plain": FilterConfig(input="x", where="true"),
     "dedupe": DedupeConfig(input="x", keys=("k",)),
+    "frame": PythonConfig(input="x", function="tests.promises.functions:anything", mode="frame"),
     "merge": MergeConfig(input="x", keys=("k",)),
     "fold": FoldConfig(input="x", keys=("k",), count=2),
     "window": WindowConfig(input="x", size=60, aggregates={"n": "count(*)"}, acknowledge="delivered"),
@@ -114,24 +116,31 @@ def test_no_step_that_must_see_its_rows_again_is_in_a_stream(graph: Graph) -> No
     try:
         joints = [joint.name for _, joint in all_joints(graph)]
     except PipelineError as error:
-        assert error.problems[0].code in ("nested-meeting", "same-buffer", "window-in-stream")
+        codes = ("nested-meeting", "same-buffer", "same-dedupe", "window-in-stream")
+        assert error.problems[0].code in codes
         return
     assert len(joints) == len(set(joints))
     found: set[str] = set()
+    deduped: set[str] = set()
     for part in parts(divide(graph)):
         found |= part.nodes.keys()
         for source in part.sources:
             steps = {name: part.nodes[name].config for name in part.downstream(source)}
-            again = [name for name, step in steps.items() if isinstance(step, WindowInput | MergeConfig)]
-            assert not (again and any(isinstance(step, DedupeConfig) for step in steps.values()))
+            kinds = WindowInput | MergeConfig | DedupeConfig
+            again = [name for name, step in steps.items() if isinstance(step, kinds)]
+            assert not (again and any(isinstance(step, PythonConfig) for step in steps.values()))
         for name, node in part.transforms.items():
             if isinstance(node.config, WindowInput):
-                assert not any(isinstance(part.nodes[up].config, MergeConfig) for up in part.upstream(name))
+                before = [part.nodes[up].config for up in part.upstream(name)]
+                assert not any(isinstance(step, MergeConfig | DedupeConfig) for step in before)
+            if isinstance(node.config, DedupeConfig):
+                assert name not in deduped, "its keys are claimed in one part"
+                deduped.add(name)
     assert found >= graph.nodes.keys(), "nothing is left out"
 
 
 def stream(tmp_path: Path, **inputs: str) -> list[str]:
-    """The logs of a pipeline of a dedupe, a window and sinks behind both."""
+    """The logs of a pipeline of some steps and sinks behind all of them."""
     steps = Steps({"incoming": Node("incoming", "source", SourceConfig(type="toy"))})
     for name, port in inputs.items():
         steps.nodes[name] = Node(name, "transform", CONFIGS[name], (Port(*port.split(".")),))
@@ -141,13 +150,32 @@ def stream(tmp_path: Path, **inputs: str) -> list[str]:
     return [joint.name for _, joint in all_joints(graph)]
 
 
-def test_a_log_is_in_front_of_a_window_behind_a_dedupe_and_of_a_dedupe_beside_it(tmp_path: Path) -> None:
+def test_a_log_is_in_front_of_a_window_behind_a_stream_and_of_a_stream_beside_it(tmp_path: Path) -> None:
+    state = ["window", "window.results"]
+    assert stream(tmp_path, frame="incoming", window="frame") == ["window.input", *state]
+    assert stream(tmp_path, frame="incoming", window="incoming") == ["frame", *state]
+    assert stream(tmp_path, window="incoming", frame="window.late") == ["frame", *state]
+    assert stream(tmp_path, window="incoming", frame="window") == state, "behind the results it is alone"
+    assert stream(tmp_path, frame="incoming", fold="frame") == ["fold", "fold.results"]
+
+
+def test_a_log_is_in_front_of_a_window_behind_a_dedupe_and_of_one_behind_a_stream(tmp_path: Path) -> None:
     state = ["window", "window.results"]
     assert stream(tmp_path, dedupe="incoming", window="dedupe") == ["window.input", *state]
-    assert stream(tmp_path, dedupe="incoming", window="incoming") == ["dedupe", *state]
-    assert stream(tmp_path, window="incoming", dedupe="window.late") == ["dedupe", *state]
-    assert stream(tmp_path, window="incoming", dedupe="window") == state, "behind the results it is alone"
-    assert stream(tmp_path, dedupe="incoming", fold="dedupe") == ["fold", "fold.results"]
+    assert stream(tmp_path, dedupe="incoming", window="incoming") == state
+    assert stream(tmp_path, dedupe="incoming", merge="dedupe") == []
+    assert stream(tmp_path, frame="incoming", dedupe="frame") == ["dedupe"]
+    assert stream(tmp_path, dedupe="incoming", frame="dedupe") == ["frame"]
+    assert stream(tmp_path, dedupe="incoming", frame="incoming") == ["frame"]
+
+
+def test_a_dedupe_is_on_one_side_of_a_log(tmp_path: Path) -> None:
+    window: dict[str, tuple[str | SinkConfig, str]] = {"window": ("window", "a")}
+    out: dict[str, tuple[str | SinkConfig, str]] = {"out": ("sink", "once")}
+    with pytest.raises(PipelineError, match="same-dedupe"):
+        all_joints(made(tmp_path, "a", **window, once=("dedupe", "a, window"), **out))
+    assert all_joints(made(tmp_path, "a", **window, once=("dedupe", "window"), **out))
+    assert all_joints(made(tmp_path, "a", "b", **window, once=("dedupe", "a, b"), **out))
 
 
 def test_a_merge_of_one_event_is_refused_behind_a_stream_but_not_behind_the_results_of_a_fold(
@@ -156,7 +184,7 @@ def test_a_merge_of_one_event_is_refused_behind_a_stream_but_not_behind_the_resu
     keyless = Node("whole", "transform", MergeConfig(input="x"), (Port("once"),))
     nodes = {
         "incoming": Node("incoming", "source", SourceConfig(type="toy")),
-        "once": Node("once", "transform", CONFIGS["dedupe"], (Port("incoming"),)),
+        "once": Node("once", "transform", CONFIGS["frame"], (Port("incoming"),)),
         "folded": Node("folded", "transform", CONFIGS["fold"], (Port("once"),)),
         "whole": keyless,
         "out": Node("out", "sink", CONFIGS["sink"], (Port("whole"),)),
@@ -191,16 +219,16 @@ def test_another_pipeline_is_in_one_part_only(tmp_path: Path) -> None:
     link = PipelineSinkConfig(path="links/other")
     window = {"window": ("window", "a"), "out": ("sink", "window")}
     with pytest.raises(PipelineError, match="same-buffer"):
-        all_joints(made(tmp_path, "a", once=("dedupe", "a"), link=(link, "a, once"), **window))
-    assert all_joints(made(tmp_path, "a", once=("dedupe", "a"), link=(link, "once"), **window))
+        all_joints(made(tmp_path, "a", once=("frame", "a"), link=(link, "a, once"), **window))
+    assert all_joints(made(tmp_path, "a", once=("frame", "a"), link=(link, "once"), **window))
 
 
 def test_an_authoritative_sink_decides_also_beside_and_behind_a_log(tmp_path: Path) -> None:
     deciding = SinkConfig(type="toy", authoritative=True)
     window = {"window": ("window", "a"), "out": ("sink", "window")}
-    beside = made(tmp_path, "a", once=("dedupe", "a"), slow=("sink", "once"), auth=(deciding, "a"), **window)
+    beside = made(tmp_path, "a", once=("frame", "a"), slow=("sink", "once"), auth=(deciding, "a"), **window)
     waiting = {joint.name: joint.awaited_by for _, joint in all_joints(beside)}
     assert waiting["once"] == set(), "nobody waits for what is behind it"
-    behind = made(tmp_path, "a", once=("dedupe", "a"), auth=(deciding, "once"), slow=("sink", "a"), **window)
+    behind = made(tmp_path, "a", once=("frame", "a"), auth=(deciding, "once"), slow=("sink", "a"), **window)
     waiting = {joint.name: joint.awaited_by for _, joint in all_joints(behind)}
     assert waiting["once"] == {"a"} and waiting["slow"] == set()

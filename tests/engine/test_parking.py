@@ -50,6 +50,12 @@ class Runner:
         fresh = BatchState(ref, BitMap64(), owed, dict.fromkeys(self.sinks, SinkState(done=False)), False)
         return self.states.setdefault(batch.start, fresh)
 
+    def follows(self, step: str) -> bool:
+        return False
+
+    def blocked(self, name: str, state: SinkState) -> bool:
+        return False
+
     def owing(self, known: BatchState) -> dict[str, SinkState]:
         return {name: state for name, state in known.sinks.items() if state.to_ask}
 

@@ -75,17 +75,20 @@ def _merging(tmp_path: Path, **merge: object) -> Graph:
     pipeline.source("incoming", "generate", count=1)
     pipeline.transform("parsed", "parse_json", input="incoming", schema="a INT, b INT")
     pipeline.transform("once", "dedupe", input="parsed", keys=["a"])
+    pipeline.transform("framed", "python", input="once", function="tests.promises.functions:unchanged")
     pipeline.transform("merged", "merge", input=merge.pop("input", "parsed"), **merge)
     pipeline.sink("out", "files", input="merged", path="out")
     pipeline.sink("first", "files", input="once", path="first")
+    pipeline.sink("same", "files", input="framed", path="same")
     return pipeline.graph()
 
 
 def test_a_merge_of_one_event_is_refused_behind_a_stream(spark: SparkSession, tmp_path: Path) -> None:
-    (problem,) = check(_merging(tmp_path, input="once"), spark)
+    (problem,) = check(_merging(tmp_path, input="framed"), spark)
 
     assert problem.code == "unites-in-stream"
-    assert '"merged"' in problem.message and '"once"' in problem.message
+    assert '"merged"' in problem.message and '"framed"' in problem.message
+    assert check(_merging(tmp_path, input="once"), spark) == [], "a dedupe is no stream"
 
 
 @pytest.mark.parametrize(

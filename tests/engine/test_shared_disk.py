@@ -131,6 +131,20 @@ def test_one_machine_has_nothing_to_share(tmp_path: Path, spark: str) -> None:
     assert driver_side.shared_disk(load(tmp_path / "alarms.yaml", default())) is None
 
 
+def test_a_dedupe_is_for_one_machine(tmp_path: Path) -> None:
+    once = "transforms:\n  once: {type: dedupe, input: incoming, keys: [message_id]}\nsinks:"
+    file = tmp_path / "alarms.yaml"
+    for spark, refused in (("{master: yarn, shared: true}", True), ("{master: local}", False)):
+        text = PIPELINE.format(spark=spark).replace("sinks:", once)
+        file.write_text(text.replace("sqlite, input: incoming", "sqlite, input: once"))
+        try:
+            load(file, default())
+        except PipelineError as error:
+            assert refused and '[one-machine] transform "once"' in str(error)
+        else:
+            assert not refused
+
+
 class _NoWorkers:
     """A Spark whose cluster gives nobody."""
 

@@ -11,7 +11,7 @@ from pyroaring import BitMap64
 
 from signoff.engine.windows import Silence, Stage
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.outcome import SinkState
+from signoff.ledger.outcome import RowRef, SinkState
 from signoff.ledger.sequences import from_range
 from signoff.link.handover import as_events
 from signoff.log import LogReader, LogWriter
@@ -103,8 +103,9 @@ def test_where_rows_come_from_another_log_what_was_in_that_must_have_come_throug
     marks = Marks(tmp_path / "marks.db", Progress(0, idle_after=30), ["w.input.buffer"], clock=clock)
     ledger = Ledger(tmp_path / "ledger.db")
     logs = {name: LogWriter(tmp_path / name, LogSettings()) for name in ("a", "w.input.buffer")}
+    runner = SimpleNamespace(steps={"once": None, "other": None}, follows=lambda step: step == "once")
     queries: dict[str, Any] = {
-        name: SimpleNamespace(source=name, log=LogReader(tmp_path / name)) for name in logs
+        name: SimpleNamespace(source=name, log=LogReader(tmp_path / name), runner=runner) for name in logs
     }
     window: Any = SimpleNamespace(marks=marks)
     way = {"w.input.buffer": [Stage(queries["a"], "w")]}
@@ -122,9 +123,11 @@ def test_where_rows_come_from_another_log_what_was_in_that_must_have_come_throug
     come("w.input.buffer", 6)
     come("a", 1)
     handed = SinkState(done=False, attempts=1, since=0.0, owed=(), handed=from_range(0, 6))
+    # A duplicate that waits, perhaps for an event in the window, holds nothing open.
+    duplicate = SinkState(done=False, error="repeats a/0, which is not settled yet", owed=(RowRef(7),))
     ledger.record(
         "a", 0, 10, delivered=BitMap64(), outcomes=[], owed=from_range(0, 10),
-        sinks={"w": handed, "other": SinkState(done=False, attempts=1)},
+        sinks={"w": handed, "other": SinkState(done=False, attempts=1), "w via once": duplicate},
     )  # fmt: skip
     assert silence.taken() == {}, "they are in the second log, and nobody has taken them"
     ledger.open_batch("w.input.buffer", 0, 6, ["w.state"])

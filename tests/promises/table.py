@@ -63,7 +63,9 @@ PROMISES: dict[str, dict[int, str]] = {
         37: "Disorder within the allowed lateness changes no window.",
     },
     "Repeats, clocks, changes of the pipeline": {
-        41: "A duplicate shares the fate of the event it repeats; a null key is never a duplicate.",
+        41: "A duplicate shares the fate of the event it repeats: it waits while that one is in flight, is "
+        "acknowledged with it, and is the first again when that one was refused or expired. A null key is "
+        "never a duplicate.",
         42: "The clock jumps by an hour: no event is dropped, no window closes early, nothing expires early.",
         43: "Log and ledger that do not belong together are refused before anything is received.",
         44: "A node or source is renamed or removed while rows are owed: nothing counts as done that was not "
@@ -75,12 +77,6 @@ PROMISES: dict[str, dict[int, str]] = {
         38: "Received = delivered + dropped + dead-lettered + refused + expired + in flight, at any moment.",
         39: "Where an event is, and why it is not acknowledged, has an answer.",
         40: "Dead letters are listed, shown, replayed to what failed only, and dropped.",
-    },
-    "Attacks": {
-        44: "A node that is renamed or removed while rows are owed to it, or it holds events, leaves nothing "
-        "behind that counts as done; the run says what waits, and how to finish it or give it up.",
-        46: "No single message, header, file or request can stop its source; no slow or silent client keeps "
-        "others out.",
     },
 }
 

@@ -104,7 +104,7 @@ def test_a_merge_behind_a_dedupe_and_another_behind_it_settle_the_events_they_we
         sinks={"all": webhook_sink(webhook, "again") | {"retry": SOON}},
     )
     running = product.start()
-    answer = product.post([{"n": 1}, {"n": 1}, {"n": 1, "parts": [1]}])
+    answer = product.post([{"n": 1, "parts": [0]}, {"n": 1, "parts": [0]}, {"n": 1, "parts": [1]}])
     running.wait_for(lambda: held.held)
     assert_waits(answer)
     held.release()

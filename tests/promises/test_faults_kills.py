@@ -64,7 +64,7 @@ class Counted:
 class Killed:
     """One run with two sources. The JVM is killed, then the workers, while both have a batch
     with one sink done and one whose request has arrived, but has no answer; `plain` has receipts,
-    `seen` (which shuffles) has none."""
+    `seen` (where a duplicate waits) has none."""
 
     def __init__(self, directory: Path) -> None:
         self.hooks = {"done": WebhookServer(), "held": WebhookServer(), "also_held": WebhookServer()}
@@ -153,7 +153,7 @@ def test_only_the_sink_that_had_not_finished_is_written_after_a_kill(killed):
     assert set(killed.hooks["held"].accepted_ids) == set(ids)
 
 
-@pytest.mark.case(25)
+@pytest.mark.case(25, 41)
 def test_a_write_that_was_not_recorded_is_repeated_and_shows_one_row(killed):
     writes = killed.seen.writes
     assert set(writes) == {"seen/0", "seen/1"} and len(writes) >= 6, "written again after each kill"
@@ -169,7 +169,7 @@ def test_nothing_is_acknowledged_before_the_record_whatever_is_killed(killed):
     assert killed.moved.exists() and killed.answer.result().status_code == 200
 
 
-@pytest.mark.case(24, 38)
+@pytest.mark.case(24, 38, 41)
 def test_the_account_of_a_killed_run_adds_up(killed):
     assert killed.ended.code == 0
     assert killed.product.account("plain")["delivered"] == 5

@@ -12,6 +12,7 @@ from signoff.ledger.explain import Explanation, explain
 from signoff.ledger.outcome import EventId
 from signoff.link.lookup import rows_in_buffers
 from signoff.log import LogReader
+from signoff.state.key_index import reasons_to_wait
 
 _SHOWN = 500
 """Characters of a payload that are shown; `--json` has all of it."""
@@ -29,12 +30,14 @@ def command(
     Exits with 1 when there is no such event.
     """
     graph = load_for_reading(file)
+    waits_for = reasons_to_wait(graph.state)
     try:
-        story = explain(graph, event_id, LogReader)
+        story = explain(graph, event_id, LogReader, waits_for)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="EVENT_ID") from None
     rows = [
-        explain(graph, str(row), LogReader) for row in rows_in_buffers(graph.state, EventId.parse(event_id))
+        explain(graph, str(row), LogReader, waits_for)
+        for row in rows_in_buffers(graph.state, EventId.parse(event_id))
     ]
     if as_json:
         found = _as_dict(story) | {"buffered": [_as_dict(row) for row in rows]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from signoff.ledger import DeadLetters, Ledger, RunLock
 from signoff.ledger.departures import Departure
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
+from signoff.watch.dedupes import read_dedupes
 from signoff.watch.folds import Fold, read_folds
 from signoff.watch.windows import Window, read_windows
 
@@ -56,6 +58,7 @@ def read_status(graph: Graph) -> dict[str, Any]:
             "buffers": {name: buffer.as_dict() for name, buffer in read_buffers(graph, ledger).items()},
             "windows": {name: _window(window) for name, window in read_windows(graph).items()},
             "folds": {name: _fold(fold) for name, fold in read_folds(graph).items()},
+            "dedupes": {name: asdict(step) for name, step in read_dedupes(graph, ledger).items()},
             "dead_letters": letters.count(),
             "gone": gone.as_dict(),
             "waits_for_gone": gone.sentences(),
@@ -172,6 +175,14 @@ def _print(found: dict[str, Any]) -> None:
             [name, fold["open_groups"], fold["next_ends_at"] or "-"] for name, fold in found["folds"].items()
         ]
         typer.echo(table(["fold", "open groups", "the next ends"], rows, right=["open groups"]))
+    if found["dedupes"]:
+        rows = [
+            [name, step["keys"], step["waiting"], step["waits_for"] or "-"]
+            for name, step in found["dedupes"].items()
+        ]
+        typer.echo(
+            table(["dedupe", "keys", "duplicates waiting", "for"], rows, right=["keys", "duplicates waiting"])
+        )
     if found["dead_letters"]:
         typer.echo(f"{found['dead_letters']} dead letters; signoff dead-letters list FILE shows them")
     for sentence in found["waits_for_gone"]:

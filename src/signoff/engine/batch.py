@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -40,6 +40,7 @@ from signoff.engine.receipts import (
     remove_receipts,
     remove_stray_receipts,
 )
+from signoff.engine.repeats import Repeats
 from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
 from signoff.engine.serving import SinkEntry, sink_task
 from signoff.engine.standing import StandingPass
@@ -70,6 +71,7 @@ from signoff.pipeline.model import OnFailure, Retry
 from signoff.pipeline.secrets import redact
 from signoff.sinks.contract import BatchRef
 from signoff.sinks.retry import next_wait_s
+from signoff.state.key_index import repeats_another
 from signoff.state.windowing import STATE, WindowIntake
 from signoff.transforms.frame import MARK
 
@@ -137,6 +139,8 @@ class BatchRunner:
     """Sinks that hand rows on to another log, and whether events wait for what becomes of them there."""
     windows: Mapping[str, WindowIntake] = field(default_factory=dict)
     """The windows that rows come to."""
+    repeats: Repeats | None = None
+    """Knows for which events rows wait, where a step knows events again."""
     unites: bool = False
     """A step makes one row of several events: they are read together whenever one is asked for again."""
     before_uniting: frozenset[str] = frozenset()
@@ -325,9 +329,11 @@ class BatchRunner:
         asked = {
             wait.sink: SinkState(done=False, owed=state.owed) for wait, state in waits.items() if state.owed
         }
-        work = _Work(rows_alone(batch, waits), asked, frozenset(), with_errors=False, step=step)
+        said, unknown = self._said_of(step, waits)
+        to_ask = asked if unknown is None else _of_events(asked, unknown)
+        work = _Work(rows_alone(batch, waits), to_ask, frozenset(), with_errors=False, step=step)
         wanted = Wanted(asked, self._way(step))
-        results = on_the_way(step, self._results(work, plan) if asked else [], self.steps)
+        results = on_the_way(step, said + (self._results(work, plan) if to_ask else []), self.steps)
         results = relevant(self._news(known, results), wanted, self.steps, known.owed)
         verdict = self._judge(work.batch, known, asked, results)
         ask_for_new_rows(verdict, results, asked)
@@ -338,6 +344,28 @@ class BatchRunner:
             verdict.outcomes += lettered(left, wait.sink)
         take_over(verdict, known, waits, self._atomic)
         return self._record(batch, known, verdict)
+
+    def _said_of(
+        self, step: str, waits: Mapping[Wait, SinkState]
+    ) -> tuple[list[Result], frozenset[int] | None]:
+        """Of rows that wait for other events: what is known of them, and the events that need a pass; None:
+        all of them."""
+        if self.repeats is None or not self.follows(step):
+            return [], None
+        rows = {row for state in waits.values() for row in state.owed or ()}
+        return self.repeats.news(self.source, step, rows)
+
+    def follows(self, step: str) -> bool:
+        """Whether rows wait at a step for other events, and not for the step."""
+        return step in self.steps and self.steps[step].follows
+
+    def blocked(self, name: str, state: SinkState) -> bool:
+        """Whether nothing can be done yet for rows that wait: the events they repeat are in flight."""
+        wait = Wait.parse(name)
+        if wait is None or self.repeats is None or not self.follows(wait.step):
+            return False
+        blocked = self.repeats.blocked(self.source)
+        return all(row.sequence in blocked for row in state.owed or ())
 
     def _way(self, step: str) -> frozenset[str] | None:
         """A step that is waited for, and those behind it; None if it is gone from the pipeline."""
@@ -566,6 +594,11 @@ class BatchRunner:
         that costs is taken from those that work: so it rests for a multiple of it.
         """
         waits = Wait.parse(name)
+        if waits is not None and self.follows(waits.step):
+            if repeats_another(state.error):
+                return next_wait_s(self.steps[waits.step].retry, state.attempts)
+            logger.warning('step "%s" keeps rows of batch %s waiting: %s', waits.step, batch.key, state.error)
+            return 1.0
         who = f'step "{waits.step}"' if waits else f'sink "{name}"'
         patience = self.control.patience_s
         if patience is not None and self._failing_s(batch.start, name, state) > patience:
@@ -595,11 +628,13 @@ def _sink_of(name: str) -> str:
     return name if wait is None else wait.sink
 
 
-def owes(known: BatchState, sink: str) -> bool:
-    """Whether a sink may still be given rows of a batch, from the pass or from a step they wait for."""
+def owes(known: BatchState, sink: str, but: Collection[str] = ()) -> bool:
+    """Whether a sink may still be given rows of a batch, from the pass or from a step they wait for.
+    `but`: these steps do not count."""
     if known.settled:
         return False
-    names = (sink, *(name for name in known.sinks if (wait := Wait.parse(name)) and wait.sink == sink))
+    waits = {name: wait for name in known.sinks if (wait := Wait.parse(name)) is not None}
+    names = (sink, *(name for name, wait in waits.items() if wait.sink == sink and wait.step not in but))
     return any(name in known.sinks and known.sinks[name].to_ask for name in names)
 
 
@@ -620,6 +655,12 @@ def _owed_rows(asked: Mapping[str, SinkState]) -> frozenset[int] | None:
     if any(state.owed is None for state in asked.values()):
         return None
     return frozenset(row.sequence for state in asked.values() for row in state.owed or ()) or None
+
+
+def _of_events(asked: Mapping[str, SinkState], events: frozenset[int]) -> dict[str, SinkState]:
+    """Of what is asked for only the rows of some events."""
+    rows = {n: tuple(row for row in state.owed or () if row.sequence in events) for n, state in asked.items()}
+    return {name: replace(asked[name], owed=some) for name, some in rows.items() if some}
 
 
 def _span(batch: BatchRef, asked: Mapping[str, SinkState], *, whole: bool) -> Span:

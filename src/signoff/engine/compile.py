@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
 from signoff.engine.ended import observed
+from signoff.engine.repeats import decide_repeats
 from signoff.engine.result import Kind
 from signoff.errors import PipelineError, Problem
 from signoff.pipeline.graph import Graph, Node, Port
@@ -116,6 +117,7 @@ def compile_source(
     counts: bool = False,
     trial: bool = False,
     tells: bool = False,
+    replay: bool = False,
     problem: Callable[[Problem], None] | None = None,
 ) -> Plan | None:
     """Compile what hangs on `source`. `df` has the columns of the log's Spark source.
@@ -124,10 +126,13 @@ def compile_source(
     replayed dead letter), and `rows` to some rows, by sequence and child, that come to that transform.
     With `counts` it is counted at which step rows end (see `engine.ended`). `trial`: it is only to be seen
     what it fails on. `tells`: of each row it is said that it has come to the entry, and where it ended.
-    With `problem` given, every error of every node is reported there and None is returned
-    if there was any; without, the first error is raised as PipelineError.
+    `replay`: rows that have come as far as `entry` (without: to the sinks) before, and are not asked again
+    whether they repeat others. With `problem` given, every error of every node is reported there and None is
+    returned if there was any; without, the first error is raised as PipelineError.
     """
-    return _Compiler(graph, source, streaming, sinks, entry, rows, counts, trial, tells, problem).compile(df)
+    return _Compiler(
+        graph, source, streaming, sinks, entry, rows, counts, trial, tells, replay, problem
+    ).compile(df)
 
 
 class _Compiler:
@@ -142,6 +147,7 @@ class _Compiler:
         counts: bool,
         trial: bool,
         tells: bool,
+        replay: bool,
         problem: Callable[[Problem], None] | None,
     ) -> None:
         self.graph, self.source, self.streaming = graph, source, streaming
@@ -164,6 +170,10 @@ class _Compiler:
             if node.name in behind and (node.name in wanted or graph.downstream(node.name) & wanted)
         ]
         self.entry, self.rows = entry, rows
+        self.replay = replay
+        self.passed: Collection[str] = graph.nodes.keys() if replay and entry is None else ()
+        if replay and entry is not None:
+            self.passed = _ancestors(graph, entry)
         self.views: dict[Port, View] = {}
         self.readers = Counter(port for node in self.nodes for port in node.inputs)
         self.stateful = False
@@ -218,7 +228,11 @@ class _Compiler:
             self._tell(view.frame, node.name, Kind.REACHED, F.col(view.alive))
         assert isinstance(node.config, Transform)
         together = tuple(views) if len(views) > 1 else ()
-        step = Step(node.name, self.graph.base, self.streaming, self.trial, together)
+        asks = not self.trial and node.name not in self.passed
+        repeats = (
+            decide_repeats(self.graph.state, self.source, node.name, replay=self.replay) if asks else None
+        )
+        step = Step(node.name, self.graph.base, self.streaming, self.trial, together, repeats)
         for output, result in node.config.compile(step, view).items():
             self.views[Port(node.name, output)] = result
         self.stateful |= node.config.stateful

@@ -9,8 +9,11 @@ Some steps have a log in front of them, too, and are, with all behind them, in t
 
     a step that unites events of several sources    each source has a query of its own; they meet in the log
     a window behind a step that unites events       its rows must be those of a batch that can be done again
-    a step that unites events, or a window,         batches of a stream are Spark's, and cannot be read again;
-      behind one that makes its source a stream     those of the log can
+    a window behind a `dedupe`                      a row that waits for the event it repeats would hold
+                                                    it open, and that event may be in the window
+    a step that unites events, a window or a        batches of a stream are Spark's, and cannot be read again;
+      `dedupe` behind one that makes its source     those of the log can
+      a stream
     a step that makes its source a stream,          so that the others are not in a stream
       beside or behind such others
 
@@ -110,11 +113,17 @@ def divide(graph: Graph, behind: Joint | None = None) -> Division:
 
 def all_joints(graph: Graph) -> list[tuple[Graph, Joint]]:
     """Every place where a pipeline is cut, with the graph that is cut there. Raises PipelineError for a node
-    whose log would be in two of its parts, for each log has one writer; and for a window whose rows come
-    through a log in which its sources cannot be told apart."""
+    whose log would be in two of its parts, for each log has one writer; for a window whose rows come
+    through a log in which its sources cannot be told apart; and for a `dedupe` on both sides of a log."""
     ways_out: list[Node] = []
-    found = _joints(divide(graph), ways_out)
+    followers: list[Node] = []
+    found = _joints(divide(graph), ways_out, followers)
     known: set[str] = set()
+    for node in followers:
+        if node.name in known:
+            raise PipelineError([_on_both_sides(node)])
+        known.add(node.name)
+    known.clear()
     for name, node in [*((joint.name, joint.node) for _, joint in found), *((x.name, x) for x in ways_out)]:
         if name in known:
             raise PipelineError([_in_two_parts(node)])
@@ -135,6 +144,17 @@ def _in_two_parts(node: Node) -> Problem:
     )
 
 
+def _on_both_sides(node: Node) -> Problem:
+    """An event behind a log would wait for one in front of it, which waits for what is behind the log."""
+    return node.problem(
+        "same-dedupe",
+        "gets rows from behind a log (of a window, a fold, a step that unites events or one that makes its "
+        "source a stream) and from in front of it",
+        at="inputs",
+        hint="use one for each",
+    )
+
+
 def _check_one_source(graph: Graph, window: Node) -> None:
     """In front of a window that has a log of its own nobody knows which source is the slowest."""
     if len(sources := sorted(graph.upstream_sources(window.name))) > 1:
@@ -151,8 +171,9 @@ def _check_one_source(graph: Graph, window: Node) -> None:
         )
 
 
-def _joints(division: Division, ways_out: list[Node]) -> list[tuple[Graph, Joint]]:
-    """Where it is cut, and in `ways_out` the sinks that are other pipelines, by part."""
+def _joints(division: Division, ways_out: list[Node], followers: list[Node]) -> list[tuple[Graph, Joint]]:
+    """Where it is cut; in `ways_out` the sinks that are other pipelines, by part, in `followers` the steps at
+    which events wait for others."""
     found: list[tuple[Graph, Joint]] = []
     whole = division.whole.nodes
     ways_out += [
@@ -160,12 +181,14 @@ def _joints(division: Division, ways_out: list[Node]) -> list[tuple[Graph, Joint
         for name in division.front.sinks
         if name in whole and isinstance(whole[name].config, PipelineSinkConfig)
     ]
+    front = division.front
+    followers += [node for name, node in front.transforms.items() if _follows(front, name)]
     for joint in division.joints:
         found.append((division.whole, joint))
         if isinstance(joint, KeepingJoint):
             found.append((joint.behind(division.whole), joint.results))
             joint = joint.results
-        found += _joints(divide(joint.behind(division.whole), joint), ways_out)
+        found += _joints(divide(joint.behind(division.whole), joint), ways_out, followers)
     return found
 
 
@@ -271,7 +294,9 @@ def _behind_a_stream(graph: Graph, name: str) -> bool:
     node, before = graph.nodes[name], graph.upstream(name)
     streams = sorted(other for other in before if _streams(graph, other))
     if isinstance(node.config, WindowConfig):
-        return bool(streams) or any(_unites(graph, other) for other in before)
+        return bool(streams) or any(_unites(graph, other) or _follows(graph, other) for other in before)
+    if _follows(graph, name):
+        return bool(streams)
     if not streams or not _unites(graph, name):
         return False
     if not getattr(node.config, "keys", ()):  # in the log each row is an event of its own
@@ -289,11 +314,17 @@ def _behind_a_stream(graph: Graph, name: str) -> bool:
 
 def _is_read_again(graph: Graph, name: str) -> bool:
     """Whether a step depends on batches that are the same whenever they are done."""
-    return _unites(graph, name) or isinstance(graph.nodes[name].config, WindowConfig)
+    if isinstance(graph.nodes[name].config, WindowConfig):
+        return True
+    return _unites(graph, name) or _follows(graph, name)
 
 
 def _streams(graph: Graph, name: str) -> bool:
     return bool(getattr(graph.nodes[name].config, "streams", False))
+
+
+def _follows(graph: Graph, name: str) -> bool:
+    return bool(getattr(graph.nodes[name].config, "follows", False))
 
 
 def _unites(graph: Graph, name: str) -> bool:

@@ -82,6 +82,11 @@ class Engine:
         self.ledger = self.room.wait_for(lambda: Ledger(graph.state / "ledger.db"), control)
         self.letters = self.room.wait_for(lambda: DeadLetters(graph.state / "dead_letters.db"), control)
         parts = build_parts(graph, self.spark, self.ledger, self.letters, control)
+        self._repeats = [part.repeats for part in parts if part.repeats is not None]
+        for repeats in self._repeats[:1]:  # they share one index
+            self.ledger.on_forget = repeats.release
+        for repeats in self._repeats:
+            repeats.say_changes()
         self.sinks = {name: entry for part in reversed(parts) for name, entry in part.sinks.items()}
         self._entries = [(name, entry) for part in parts for name, entry in part.sinks.items()]
         self.queries = {name: _query(part, name) for part in parts for name in part.graph.sources}
@@ -174,6 +179,8 @@ class Engine:
             bearer.close()
         for _, entry in self._entries:
             entry.sink.release()
+        for repeats in self._repeats:
+            repeats.close()
         self.ledger.close()
         self.letters.close()
         if self._owns_session:

@@ -40,6 +40,8 @@ _MOST = 2000
 """More batches than this do not wait: the source is held back instead."""
 _COUNT_S = 1.0
 _IDLE_S = 0.5
+_FOLLOW_S = 0.05
+"""How often it is looked whether the events that rows wait for are settled."""
 
 
 @dataclass
@@ -110,13 +112,16 @@ class Parking:
 
     def _is_full(self) -> bool:
         """Whether so many batches wait for sinks or steps. Those that wait for results of a window do not
-        count: without new ones it may never be closed."""
+        count, nor do duplicates of events that do: without new ones it may never be closed."""
         if len(self._parked) < _MOST:
             return False
         if time.monotonic() - self._counted_at > _COUNT_S:
             self._counted_at = time.monotonic()
-            self._counted = sum(bool(self._runner.owing(each.known)) for each in self._parked.values())
+            self._counted = sum(self._is_to_be_asked(each.known) for each in self._parked.values())
         return self._counted >= _MOST
+
+    def _is_to_be_asked(self, known: BatchState) -> bool:
+        return any(not self._runner.blocked(name, state) for name, state in self._runner.owing(known).items())
 
     def _nobody_takes_it(self) -> bool:
         return bool(self._behind) and self._behind >= self._runner.sinks.keys()
@@ -202,7 +207,7 @@ class Parking:
 
     def _let_rest(self, parked: _Parked, asked: dict[str, SinkState]) -> None:
         for name, before in asked.items():
-            if (wait := Wait.parse(name)) is not None:
+            if (wait := Wait.parse(name)) is not None and not self._runner.follows(wait.step):
                 after, now = _of(parked.known, name), time.monotonic()
                 failed = not after.done and after.owed == before.owed
                 self._rests[wait.step] = (now + parked.due.get(name, now)) / 2 if failed else 0.0
@@ -234,9 +239,10 @@ class Parking:
         due = [
             (parked.due.get(name, 0.0), parked, wait, name)
             for parked in self._parked.values()
-            for name in self._runner.owing(parked.known)
+            for name, state in self._runner.owing(parked.known).items()
             if (wait := Wait.parse(name)) is not None
             and max(parked.due.get(name, 0.0), self._rests.get(wait.step, 0.0)) <= now
+            and not self._runner.blocked(name, state)
         ]
         if not due:
             return None
@@ -265,12 +271,15 @@ class Parking:
         return _is_behind(state) or name in self._runner.ordered
 
     def _pause_s(self) -> float:
-        dues = [
-            max(due, self._rests.get(wait.step, 0.0) if (wait := Wait.parse(name)) else 0.0)
-            for parked in self._parked.values()
-            for name, due in parked.due.items()
-        ]
-        return min([_IDLE_S, *(max(due - time.monotonic(), 0.001) for due in dues)])
+        soonest = time.monotonic() + _IDLE_S
+        for parked in self._parked.values():
+            for name, due in parked.due.items():
+                if (wait := Wait.parse(name)) is not None:
+                    due = max(due, self._rests.get(wait.step, 0.0))
+                    if self._runner.follows(wait.step):  # it is due when another event is settled
+                        due = max(due, time.monotonic() + _FOLLOW_S)
+                soonest = min(soonest, due)
+        return max(soonest - time.monotonic(), 0.001)
 
 
 def _named(names: Iterable[str]) -> str:

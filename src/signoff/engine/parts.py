@@ -15,6 +15,7 @@ from signoff.engine.folds import check_fold
 from signoff.engine.joints import FoldJoint, Joint, WindowJoint
 from signoff.engine.left_states import check_left
 from signoff.engine.query import Shared
+from signoff.engine.repeats import repeats_in
 from signoff.engine.serving import build_sinks
 from signoff.engine.windows import check_shape, results_of
 from signoff.errors import PipelineError
@@ -42,7 +43,7 @@ def build_parts(
     where a state holds events that nobody would ever get."""
     check_left(graph)
     return [
-        Shared(part, spark, ledger, letters, build_sinks(part), control)
+        Shared(part, spark, ledger, letters, build_sinks(part), control, repeats_in(part, graph, ledger))
         for part in graphs(divide(graph), spark)
     ]
 

@@ -20,6 +20,7 @@ from signoff.engine.departures import Departures
 from signoff.engine.letters import LetterStore
 from signoff.engine.missing import ways
 from signoff.engine.poison import PARTS, Failure, PlanFailed, isolate, last_line
+from signoff.engine.repeats import Repeats
 from signoff.engine.serving import SinkEntry
 from signoff.engine.tasks import TaskWatch
 from signoff.engine.waiting import patient_steps
@@ -52,6 +53,8 @@ class Shared:
     letters: DeadLetters
     sinks: Mapping[str, SinkEntry]
     control: Control
+    repeats: Repeats | None = None
+    """Where a step of the part knows events again."""
 
 
 class SourceQuery(ABC):
@@ -101,6 +104,7 @@ class SourceQuery(ABC):
             windows=windows_at(graph, source, shared.sinks),
             unites=bool(uniting),
             ways=ways(graph),
+            repeats=shared.repeats,
             before_uniting=frozenset(n for n in reachable if ({n} | graph.downstream(n)) & uniting),
         )
 
@@ -137,6 +141,10 @@ class SourceQuery(ABC):
         Not left to the next batch: a log that is full takes nothing new, and none would come.
         """
         self.runner.departures.say()
+        if self.shared.repeats is not None:
+            self.shared.repeats.tidy(
+                self.source, None if self.idle else self.shared.ledger.needed_from(self.source)
+            )
         done = min([self.finished_upto(), *(needed() for needed in self.needed_elsewhere)])
         spare = self.config.remembered_events
         if done > self._tidied or spare:  # with spare events it also depends on the size of the log
@@ -186,8 +194,10 @@ class SourceQuery(ABC):
 
     @property
     def most_tasks(self) -> int | None:
-        """One where the order of rows matters: what several tasks write comes in any order."""
-        return 1 if self.runner.ordered else None
+        """One where the order of rows matters: what several tasks write comes in any order, and of two events
+        with the same key the one that came first is to be the first."""
+        behind = self.shared.graph.downstream(self.source)
+        return 1 if self.runner.ordered or any(self.runner.follows(name) for name in behind) else None
 
     def _finish_open(self) -> None:
         """Do the batches that were open when the last run ended."""

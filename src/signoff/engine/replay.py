@@ -64,6 +64,8 @@ def replay_now(graph: Graph) -> int:
                     for part in parts:
                         for entry in part.sinks.values():
                             entry.sink.release()
+                        if part.repeats is not None:
+                            part.repeats.close()
         finally:
             cluster.stop()
 
@@ -173,6 +175,7 @@ class Replayer:
             entry=None if is_sink else stage,
             rows={(letter.sequence, letter.child) for letter in letters} if anew else None,
             tells=True,
+            replay=True,
         )
         assert plan is not None
         rows = None if anew else tuple(RowRef(letter.sequence, letter.child) for letter in letters)

@@ -28,6 +28,9 @@ from signoff.pipeline.model import OnFailure, Retry, TransformConfig
 from signoff.sinks.contract import BatchRef
 from signoff.sinks.retry import exhausted
 
+FOLLOWING = Retry(initial_ms=40, max_ms=40)
+"""How soon it is looked again whether the event that a row waits for is settled."""
+
 
 @dataclass(frozen=True)
 class PatientStep:
@@ -40,18 +43,27 @@ class PatientStep:
     """Those behind it."""
     behind: frozenset[str] = frozenset()
     """The steps behind it."""
+    follows: bool = False
+    """It did not fail: its rows wait for other events (see `repeats`), and are no attempts of anybody."""
 
 
 def patient_steps(graph: Graph) -> dict[str, PatientStep]:
-    """The steps of a pipeline that have a `retry`."""
+    """The steps of a pipeline that have a `retry`, or whose rows wait for other events."""
     found = {}
     for name, node in graph.transforms.items():
         assert isinstance(node.config, TransformConfig)
         retry = getattr(node.config, "retry", None)
-        if isinstance(retry, Retry):
+        follows = bool(getattr(node.config, "follows", False))
+        if isinstance(retry, Retry) or follows:
             behind = graph.downstream(name)
             sinks = frozenset(behind & graph.sinks.keys())
-            found[name] = PatientStep(node.config.on_error, retry, sinks, frozenset(behind - sinks))
+            found[name] = PatientStep(
+                node.config.on_error,
+                FOLLOWING if follows or not isinstance(retry, Retry) else retry,
+                sinks,
+                frozenset(behind - sinks),
+                follows,
+            )
     return found
 
 
@@ -158,6 +170,8 @@ def add_waits(
         step, known = steps[wait.step], before.get(str(wait))
         earlier = known if known is not None and not known.done else SinkState(done=False)
         attempts = earlier.attempts + 1 if tried else max(earlier.attempts, 1)
+        if step.follows:
+            attempts = 0
         if exhausted(step.retry, attempts):
             for row, reason in failures.values():
                 text = f"gave up after {attempts} attempts: {reason}"

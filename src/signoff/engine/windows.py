@@ -106,9 +106,13 @@ class Stage:
 
     def through(self, upto: int, ledger: Ledger) -> bool:
         """Whether all its events below have been handed on, as far as they are to be."""
-        source = self.query.source
+        source, runner = self.query.source, self.query.runner
+        # A duplicate may wait for an event that is in the window, and is not to hold it open.
+        duplicates = [step for step in runner.steps if runner.follows(step)]
         return ledger.books(source).next >= upto and not any(
-            owes(known, self.sink) for known in ledger.open_batches(source) if known.ref.start < upto
+            owes(known, self.sink, duplicates)
+            for known in ledger.open_batches(source)
+            if known.ref.start < upto
         )
 
 

@@ -69,7 +69,16 @@ class Explanation:
     letters: tuple[DeadLetter, ...] = ()
 
 
-def explain(graph: Graph, event_id: str, open_log: Callable[[Path], EventLog]) -> Explanation:
+WaitsFor = Callable[[EventId], Mapping[str, str]]
+"""Why an event waits at a step for another event, by step; nothing for steps at which it does not."""
+
+
+def explain(
+    graph: Graph,
+    event_id: str,
+    open_log: Callable[[Path], EventLog],
+    waits_for: WaitsFor | None = None,
+) -> Explanation:
     """Explain an event of a pipeline: `explain(graph, "incoming/17", LogReader)`. Changes nothing.
 
     Raises ValueError when the text is not an event id.
@@ -87,13 +96,21 @@ def explain(graph: Graph, event_id: str, open_log: Callable[[Path], EventLog]) -
                 event_id, "unknown", None, f'there is no source "{event.source}" (have: {names})'
             )
         log = open_log(state / "log" / event.source)
-        return _Story(graph, event, ledger, letters, log).tell()
+        followed = waits_for(event) if waits_for else {}
+        return _Story(graph, event, ledger, letters, log, followed).tell()
 
 
 class _Story:
     def __init__(
-        self, graph: Graph, event: EventId, ledger: Ledger, letters: DeadLetters, log: EventLog
+        self,
+        graph: Graph,
+        event: EventId,
+        ledger: Ledger,
+        letters: DeadLetters,
+        log: EventLog,
+        followed: Mapping[str, str],
     ) -> None:
+        self._followed = followed
         self._graph, self._event, self._ledger, self._log = graph, event, ledger, log
         source, sequence = event.source, event.sequence
         self._batch = ledger.batch_of(source, sequence)
@@ -166,6 +183,8 @@ class _Story:
 
     def _owing(self, name: str, sink: SinkState) -> str:
         if (wait := Wait.parse(name)) is not None:
+            if wait.step in self._followed:
+                return f"at step {wait.step} it {self._followed[wait.step]}"
             return _waits_for(wait.step, sink)
         if name.partition(".")[0] not in self._graph.nodes and not self._is_handed(sink):
             return f"{name}, which is not in the pipeline, owes it; the next run makes a dead letter of it"
@@ -215,7 +234,8 @@ class _Story:
                 continue
             if (wait := Wait.parse(name)) is not None:
                 if owes:
-                    yield Line(wait.step, str(self._event), "waits", f"for {wait.sink}: {_tried(sink)}")
+                    why = self._followed.get(wait.step) or _tried(sink)
+                    yield Line(wait.step, str(self._event), "waits", f"for {wait.sink}: {why}")
             elif not sink.done and self._is_handed(sink):
                 yield Line(name, str(self._event), "buffered", _since(sink))
             elif owes:
@@ -270,4 +290,6 @@ def _waits_for(step: str, state: SinkState) -> str:
 
 def _tried(sink: SinkState) -> str:
     since = f"since {datetime.fromtimestamp(sink.since, UTC):%Y-%m-%dT%H:%M:%SZ}, " if sink.since else ""
+    if not sink.attempts and sink.error:
+        return since + sink.error
     return f"{since}tried {sink.attempts} times{': ' + sink.error if sink.error else ''}"

@@ -11,6 +11,7 @@ are settled. What stays of it:
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable, Sequence
 
 from pyroaring import BitMap64
 
@@ -21,7 +22,11 @@ KEEP_NEGATIVE = 100_000
 """Refused and expired origins of the folded prefix that can still be told to a source again."""
 
 
-def fold(db: sqlite3.Connection, source: str, keep: int) -> int:
+OnForget = Callable[[str, Sequence[int]], None]
+"""Told, by source, which refused and expired origins are forgotten, just before they are."""
+
+
+def fold(db: sqlite3.Connection, source: str, keep: int, on_forget: OnForget | None = None) -> int:
     """Fold what is beyond the newest `keep` batches, in strides; returns the number of batches folded."""
     (kept,) = db.execute("SELECT count(*) FROM batches WHERE source = ?", (source,)).fetchone()
     if kept <= keep + keep // 10:
@@ -37,7 +42,7 @@ def fold(db: sqlite3.Connection, source: str, keep: int) -> int:
         _fold_one(db, source, batch)
         folded += 1
     if folded:
-        _forget_negative(db, source)
+        _forget_negative(db, source, on_forget)
     return folded
 
 
@@ -68,14 +73,20 @@ def _fold_one(db: sqlite3.Connection, source: str, batch: sqlite3.Row) -> None:
     db.execute("DELETE FROM batches WHERE source = ? AND start = ?", (source, start))
 
 
-def _forget_negative(db: sqlite3.Connection, source: str) -> None:
-    db.execute(
-        "DELETE FROM exceptions WHERE source = :source AND outcome IN ('refused', 'expired') AND sequence <= "
-        "(SELECT sequence FROM exceptions JOIN sources USING (source) WHERE source = :source "
+def _forget_negative(db: sqlite3.Connection, source: str, on_forget: OnForget | None) -> None:
+    last = db.execute(
+        "SELECT sequence FROM exceptions JOIN sources USING (source) WHERE source = ? "
         "AND sequence < folded AND outcome IN ('refused', 'expired') "
-        "ORDER BY sequence DESC LIMIT 1 OFFSET :keep)",
-        {"source": source, "keep": KEEP_NEGATIVE},
-    )
+        "ORDER BY sequence DESC LIMIT 1 OFFSET ?",
+        (source, KEEP_NEGATIVE),
+    ).fetchone()
+    if last is None:
+        return
+    which = "FROM exceptions WHERE source = ? AND outcome IN ('refused', 'expired') AND sequence <= ?"
+    at = (source, last["sequence"])
+    if on_forget is not None:
+        on_forget(source, [sequence for (sequence,) in db.execute(f"SELECT DISTINCT sequence {which}", at)])
+    db.execute(f"DELETE {which}", at)
 
 
 def _standing(db: sqlite3.Connection, source: str, start: int, end: int) -> BitMap64:

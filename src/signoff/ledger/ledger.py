@@ -105,6 +105,8 @@ class Ledger:
     ) -> None:
         self._store = Store(path, schema=SCHEMA, version=VERSION, upgrades=UPGRADES, readonly=readonly)
         self._keep = keep_batches
+        self.on_forget: folding.OnForget | None = None
+        """Told of refused and expired origins that are so old that they are forgotten, before they are."""
         self._now = now
 
     # -- the engine, for each batch ---------------------------------------------------------------
@@ -151,7 +153,7 @@ class Ledger:
         with self._store.write() as db:
             attempt = batches.Attempt(delivered, outcomes, sinks, owed, rows or {}, filtered or {}, at_once)
             batches.record(db, source, start, end, attempt, self._now())
-            folding.fold(db, source, self._keep)
+            folding.fold(db, source, self._keep, self.on_forget)
             state = batches.state(db, source, start, end)
         assert state is not None
         return state

@@ -53,6 +53,7 @@ def check(draft: Draft, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
     checker.refusals(graph)
     checker.settled_before(graph)
     checker.shared_disk(graph)
+    checker.one_machine(graph)
     checker.problems += problems_of(checker.nodes, checker.configs, draft.base, graph.state)
     checker.holding(graph)
     if checker.problems:
@@ -367,6 +368,16 @@ class _Checker:
                     message = f'{node.label} cannot refuse events of "{source}", which "{others[0]}" settles'
                     hint = "use on_failure: dead_letter"
                     self.problems.append(node.problem("cannot-refuse", message, at="on_failure", hint=hint))
+
+    def one_machine(self, graph: Graph) -> None:
+        """What a step that knows events again remembers is in SQLite, which several machines cannot share."""
+        if graph.settings.spark.is_local:
+            return
+        for node in graph.transforms.values():
+            if getattr(node.config, "follows", False):
+                message = "keeps its keys in a file that workers on other machines cannot share"
+                hint = "use a local master, or dedupe in a pipeline of its own that has one"
+                self.problems.append(node.problem("one-machine", message, hint=hint))
 
     def shared_disk(self, graph: Graph) -> None:
         """On a cluster executors use the driver's paths: somebody must say that they see its disk."""

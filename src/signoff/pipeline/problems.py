@@ -122,8 +122,8 @@ CODES: dict[str, Code] = {
     ),
     "window-in-stream": Code(
         "Events of several sources come to a window through one log, because it stands behind a step that "
-        "unites events or makes its source a stream (`dedupe`, a function on DataFrames): nobody would know "
-        "which of the sources is the slowest.",
+        "unites events, is a `dedupe` or makes its source a stream (a function on DataFrames): nobody would "
+        "know which of the sources is the slowest.",
         "Put the window in front of that step, or use a window for each source.",
         'alarms.yaml:21 [window-in-stream] transform "counts" gets events of several sources (a, b) …',
     ),
@@ -259,8 +259,23 @@ CODES: dict[str, Code] = {
         "Cast it, or use a column of the right type.",
         'alarms.yaml:15 [type-error] transform "failed": "alarmId" is int, not boolean',
     ),
+    "one-machine": Code(
+        "A `dedupe` is in a pipeline whose Spark is a cluster. Its keys are in an SQLite file, which several "
+        "machines cannot write to at once, also on a disk that they share.",
+        "Use a local master, or put the `dedupe` into a pipeline of its own that has one.",
+        'alarms.yaml:18 [one-machine] transform "once" keeps its keys in a file that workers on other '
+        "machines cannot share; use a local master, or dedupe in a pipeline of its own that has one",
+    ),
+    "same-dedupe": Code(
+        "A `dedupe` gets rows from both sides of a log (of a window, a fold, a `merge` of several sources): "
+        "an event behind the log would wait for one in front of it, which waits for what is behind.",
+        "Use a `dedupe` on each side.",
+        'alarms.yaml:18 [same-dedupe] transform "once" gets rows from behind a log (of a window, a fold, a '
+        "step that unites events or one that makes its source a stream) and from in front of it; use one "
+        "for each",
+    ),
     "unites-in-stream": Code(
-        "A `merge` without keys stands behind a step that keeps state (`dedupe`) or may do so (`python` with "
+        "A `merge` without keys stands behind a step that may keep state (`python` with "
         "`mode: frame`): which rows were made of the same event is not known behind it.",
         "Give it keys, or put it in front of that step.",
         'alarms.yaml:18 [unites-in-stream] transform "whole" unites what one event was split into, but '

@@ -7,7 +7,7 @@ must give the same plan for the same config, because a batch is replayed after a
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -16,7 +16,13 @@ from signoff.pipeline.model import TransformConfig
 from signoff.transforms.frame import View
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from signoff.transforms.flat_json import FlatJson
+
+
+Repeats = Callable[[str, float], "Callable[[pa.Array], pa.Array]"]
+"""Makes what decides on executors which rows repeat others: from what is compared, and for how long."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,9 @@ class Step:
     inputs: tuple[str, ...] = ()
     """The inputs that were brought together before this step, if there are several; the name of the
     one a row came through is the last part of its child."""
+    repeats: Repeats | None = None
+    """For a step that knows events again. None: no row is to be asked about, because the plan is only tried,
+    or because the rows have been through this step before."""
 
 
 class Transform(TransformConfig):
@@ -42,6 +51,9 @@ class Transform(TransformConfig):
 
     stateful: ClassVar[bool] = False
     """Keeps state in Spark between batches: the query must run each batch whole, once."""
+
+    follows: ClassVar[bool] = False
+    """A row may have to wait for another event: what becomes of it depends on what becomes of that one."""
 
     drops: ClassVar[str] = ""
     """Why a row ends at this step, if one can without an error; such rows are counted by step."""

@@ -1,0 +1,268 @@
+"""Events that repeat others: found while a plan runs, kept waiting, and forgotten in the end.
+
+    executor   `decide_repeats`: asks the index about the rows that come to a `dedupe`
+    driver     `Repeats`: which rows still wait for an event in flight, and what is to be said of the others;
+               forgets keys that are too old or too many
+
+A duplicate of an event in flight is a row that waits (see `waiting`), but not for a step to be tried again:
+nothing is done for it until the ledger says that the event it repeats is settled. If that ended well, the
+duplicate is dropped without any pass over it. If it was refused or has expired, the plan is run for the
+duplicate, which may be the first now."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from signoff.engine.result import Kind, Result
+from signoff.errors import StateError
+from signoff.ledger.fates import Fate, Fates
+from signoff.ledger.ledger import Ledger
+from signoff.ledger.outcome import RowRef
+from signoff.pipeline.graph import Graph
+from signoff.pipeline.secrets import redact
+from signoff.state.key_index import (
+    FILE,
+    Arrival,
+    Decided,
+    Decision,
+    KeyIndex,
+    Waiting,
+    repeats,
+    waits_for,
+)
+from signoff.transforms.answers import Answer, said
+from signoff.transforms.contract import Repeats as MakesDecisions
+from signoff.transforms.dedupe import DedupeConfig
+
+logger = logging.getLogger(__name__)
+
+_DECIDED = pa.struct([("ends", pa.bool_()), ("error", pa.string())])
+_NOTHING: dict[str, Any] = {"ends": None, "error": None}
+_FIND_EVERY = 10
+"""Who waits is not looked up more often than after so many times as long as that takes."""
+_FORGET_S = 1.0
+_FORGET_SHARE = 0.5
+"""How often keys are forgotten, and how much of the time that may take."""
+
+_open: dict[tuple[int, Path], tuple[int, KeyIndex, Ledger]] = {}
+"""Of this worker process, by its id (a fork has connections of its own) and the state directory: the inode of
+the index, the index and the ledger."""
+
+
+def decide_repeats(state: Path, source: str, step: str, *, replay: bool) -> MakesDecisions:
+    """What a plan of `source` asks at a `dedupe`. `replay`: about letters, whose events are settled."""
+
+    def make(definition: str, within_s: float) -> Callable[[pa.Array], pa.Array]:
+        def decide(rows: pa.Array) -> pa.Array:
+            asked = _Asked(state, source, step, definition, round(within_s * 1e6), replay)
+            return _decide(asked, rows)
+
+        return decide
+
+    return make
+
+
+@dataclass(frozen=True)
+class _Asked:
+    state: Path
+    source: str
+    step: str
+    definition: str
+    within: int
+    replay: bool
+
+
+def _decide(asked: _Asked, rows: pa.Array) -> pa.Array:
+    """Executor: in a row's place is null where it is not asked about."""
+    there = [(place, row) for place, row in enumerate(rows.to_pylist()) if row is not None]
+    answers = [_NOTHING] * len(rows)
+    arrivals = [
+        Arrival(row["sequence"], row["child"], row["received"], row["key"], tuple(row["others"] or ()))
+        for _, row in there
+    ]
+    try:
+        index, ledger = _opened(asked.state)
+        decided = index.claim(
+            asked.step,
+            asked.definition,
+            asked.source,
+            arrivals,
+            asked.within,
+            Fates(ledger),
+            replay=asked.replay,
+        )
+    except StateError as error:
+        # A full disk, a lock that is held too long: nobody knows whether they repeat others, so they wait.
+        reason = said(Answer.WAITS, redact(f"the index of keys cannot be used: {error}"))
+        for place, _ in there:
+            answers[place] = {"ends": False, "error": reason}
+    else:
+        for (place, _), each in zip(there, decided, strict=True):
+            answers[place] = _answer(each)
+    return pa.array(answers, _DECIDED)
+
+
+def _answer(decided: Decided) -> dict[str, Any]:
+    decision, owner = decided
+    if decision == Decision.LATE:
+        return {"ends": False, "error": said(Answer.DROPPED, "its source has given it up")}
+    if decision == Decision.FIRST or owner is None:
+        return _NOTHING
+    if decision == Decision.REPEATS:
+        return {"ends": True, "error": said(Answer.DROPPED, repeats(owner.event_id))}
+    return {"ends": False, "error": said(Answer.WAITS, waits_for(owner.event_id))}
+
+
+def _opened(state: Path) -> tuple[KeyIndex, Ledger]:
+    path, at = state / FILE, (os.getpid(), state)
+    inode = path.stat().st_ino if path.exists() else -1
+    known = _open.get(at)
+    if known is None or known[0] != inode:
+        index = KeyIndex(path)
+        known = _open[at] = (path.stat().st_ino, index, Ledger(state / "ledger.db", readonly=True))
+    return known[1], known[2]
+
+
+@dataclass(frozen=True)
+class _Blocked:
+    """Which events wait, as of some version of ledger and index."""
+
+    seen: tuple[int, int]
+    events: BitMap64
+    good_until: float
+
+
+class Repeats:
+    """The driver's side, for the `dedupe` steps of one part of a pipeline."""
+
+    def __init__(self, graph: Graph, whole: Graph, ledger: Ledger) -> None:
+        """`whole`: the pipeline that `graph` is a part of."""
+        self._ledger = ledger
+        self._steps = _dedupes(graph)
+        self._all = {name: step.definition for name, step in _dedupes(whole).items()}
+        self._sources = {name: sorted(graph.upstream_sources(name)) for name in self._steps}
+        self._index = KeyIndex(graph.state / FILE)
+        self._blocked: dict[str, _Blocked] = {}
+        self._unsettled: dict[str, int | None] = {}
+        self._forget_at = 0.0
+
+    def close(self) -> None:
+        self._index.close()
+
+    def blocked(self, source: str) -> BitMap64:
+        """The events of a source of which a row waits for an event in flight, as of now."""
+        seen = (self._ledger.version(), self._index.version())
+        known = self._blocked.get(source)
+        if known is None or (known.seen != seen and time.monotonic() >= known.good_until):
+            began = time.monotonic()
+            found = self._find_blocked(source)
+            took = time.monotonic() - began
+            known = self._blocked[source] = _Blocked(seen, found, began + took * _FIND_EVERY)
+        return known.events
+
+    def news(self, source: str, step: str, rows: Iterable[RowRef]) -> tuple[list[Result], frozenset[int]]:
+        """Of rows that wait for a step: what can be said without a pass, and the events that need one."""
+        asked = frozenset(row.sequence for row in rows)
+        fates, waiting = Fates(self._ledger), dict[int, list[Waiting]]()
+        for each in self._index.waiting(source, sorted(asked)):
+            if each.step == step:
+                waiting.setdefault(each.sequence, []).append(each)
+        known: list[Result] = []
+        unknown: set[int] = set()
+        for sequence in asked:
+            found = [
+                (each, fates(each.owner.source, each.owner.sequence)) for each in waiting.get(sequence, ())
+            ]
+            if not found or any(fate == Fate.LOST for _, fate in found):
+                unknown.add(sequence)
+                continue
+            for each, fate in found:
+                ended = fate == Fate.SETTLED
+                kind, text = (Kind.DROPPED, repeats) if ended else (Kind.WAITS, waits_for)
+                known.append(Result(step, kind, sequence, each.child, text(each.owner)))
+        return known, frozenset(unknown)
+
+    def release(self, source: str, sequences: Iterable[int]) -> None:
+        """The ledger is about to forget that these events were refused or have expired."""
+        self._index.release(source, sequences)
+
+    def say_changes(self) -> None:
+        """Say which steps begin anew, because they compare something else than before."""
+        for name, definition in self._index.steps().items():
+            step = self._steps.get(name)
+            if step is not None and step.definition != definition:
+                logger.warning(
+                    'dedupe "%s" compares other keys than before (%s, now %s): it begins anew, and knows no '
+                    "event that came before", name, definition, step.definition,
+                )  # fmt: skip
+
+    def tidy(self, source: str, unsettled: int | None) -> None:
+        """Forget what is too old or too much. `unsettled`: from where on events of the source are not
+        settled; None: all are."""
+        self._unsettled[source] = unsettled
+        if (now := time.monotonic()) < self._forget_at:
+            return
+        self._forget_at = now + _FORGET_S
+        until = now + _FORGET_S * _FORGET_SHARE
+        for name, step in self._steps.items():
+            oldest = self._oldest(name, step)
+            if oldest is not None:
+                before = oldest - round(step.within * 1e6)
+                _while(until, partial(self._index.forget_before, name, step.definition, before))
+            _while(until, partial(self._index.forget_beyond, name, step.definition, step.max_keys))
+        _while(until, partial(self._index.forget_others, self._all))
+        for each in self._unsettled:
+            self._tidy_waits(each)
+
+    def _oldest(self, name: str, step: DedupeConfig) -> int | None:
+        """No event that is still to come to a step was received before, in microseconds; None: unknown."""
+        newest = [self._index.received_before(name, step.definition, of) for of in self._sources[name]]
+        if not (times := [max(filter(None, newest), default=0)])[0]:
+            return None
+        for source in self._sources[name]:
+            sequence = self._unsettled.get(source, 0)
+            if sequence is not None:
+                received = self._index.received_before(name, step.definition, source, sequence)
+                if received is None:
+                    return None
+                times.append(received)
+        return min(times)
+
+    def _find_blocked(self, source: str) -> BitMap64:
+        fates = Fates(self._ledger)
+        own = fates.in_flight(source)
+        return BitMap64(
+            each.sequence
+            for each in self._index.waiting(source)
+            if each.sequence in own and fates(each.owner.source, each.owner.sequence) == Fate.IN_FLIGHT
+        )
+
+    def _tidy_waits(self, source: str) -> None:
+        own = Fates(self._ledger).in_flight(source)
+        if gone := {each.sequence for each in self._index.waiting(source) if each.sequence not in own}:
+            self._index.stop_waiting(source, gone)
+
+
+def _dedupes(graph: Graph) -> dict[str, DedupeConfig]:
+    nodes = graph.transforms.items()
+    return {name: node.config for name, node in nodes if isinstance(node.config, DedupeConfig)}
+
+
+def _while(until: float, forget: Callable[[], int]) -> None:
+    while time.monotonic() < until and forget():
+        pass
+
+
+def repeats_in(graph: Graph, whole: Graph, ledger: Ledger) -> Repeats | None:
+    """What a part of a pipeline needs; None where no step knows events again."""
+    return Repeats(graph, whole, ledger) if _dedupes(graph) else None
