@@ -182,6 +182,8 @@ def test_a_message_that_expired_and_was_requeued_is_the_first_again(
     down.stop()
     running.wait_for(lambda: product.account()["delivered"] == 1)
     running.wait_for(lambda: product.told_upto() == product.received())
-    assert len(webhook.accepted) == 1
+    # What was under way to the sink when its time was up may come there as well.
+    states = {product.explain(name)["state"] for name in webhook.accepted_ids}
+    assert "delivered" in states and states <= {"delivered", "expired"}
     account = product.account()
     assert (account["dropped"], account["in_flight"]) == (0, 0)
