@@ -13,9 +13,10 @@ from signoff.sinks.contract import BatchRef
 
 
 def new_replay(source: str, letters: Sequence[DeadLetter]) -> BatchRef:
-    """A batch of these letters. Those that failed in it and are replayed again are another one."""
+    """A batch of these letters. Those that failed in it and are replayed again are another one, and so are
+    the letters that the same events have at another stage."""
     sequences = [letter.sequence for letter in letters]
-    ids = "\n".join(sorted(f"{letter.event_id} {letter.attempts}" for letter in letters))
+    ids = "\n".join(sorted(f"{letter.event_id} {letter.stage} {letter.attempts}" for letter in letters))
     tag = int(hashlib.sha256(ids.encode()).hexdigest()[:8], 16) or 1
     return BatchRef(source, min(sequences), max(sequences) + 1, replay=tag)
 

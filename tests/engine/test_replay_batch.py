@@ -1,0 +1,102 @@
+"""As which batch letters are replayed: sinks that publish whole batches lose no rows by it. No Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyroaring import BitMap64
+
+from signoff.engine.replay import Replayer
+from signoff.engine.replay_batch import new_replay
+from signoff.ledger import DeadLetter, DeadLetters, Ledger, Outcome, Resolution, RowOutcome, RowRef, SinkState
+from signoff.ledger.dead_letters import close_letters
+from signoff.sinks.contract import Part
+from signoff.sinks.files import FilesSink
+
+
+class Killed(BaseException):
+    """As Ctrl-C, or a kill."""
+
+
+class Scene(Replayer):
+    """Letters of events of `incoming`. A pass writes a row of each to the real files sink; only Spark is not
+    there."""
+
+    def __init__(self, directory: Path) -> None:
+        self.ledger = Ledger(directory / "ledger.db")
+        self.letters = DeadLetters(directory / "dead_letters.db")
+        shared: Any = SimpleNamespace(
+            graph=SimpleNamespace(sources={"incoming": None}), ledger=self.ledger, letters=self.letters
+        )
+        super().__init__([shared])
+        self.out = directory / "out"
+        self.sink = FilesSink(self.out)
+        self.sink.prepare()
+        self.passes = 0
+        self.killed = ""
+        """Where the next pass ends: `before` anything is written, or `after` all of it is."""
+
+    def _group(self, source: str, stage: str, letters: Sequence[DeadLetter]) -> None:
+        batch = self._batch_of(source, letters)
+        if self.killed == "before":
+            raise Killed
+        self.passes += 1
+        writer = self.sink.open(Part(batch, 0, self.passes))
+        writer.write(pa.record_batch({"event_id": [f"{x.event_id} of {stage}" for x in letters]}))
+        part = writer.close()
+        assert part is not None
+        self.sink.commit(batch, [part])
+        if self.killed == "after":
+            raise Killed
+        ends = [Resolution(*letter.key, Outcome.DELIVERED, "delivered") for letter in letters]
+        close_letters(self.ledger, self.letters, ends)
+
+    def store(self, stages: Sequence[str], number: int) -> list[DeadLetter]:
+        outcomes = [
+            RowOutcome(RowRef(n), stage, Outcome.DEAD_LETTERED, "no")
+            for n in range(number)
+            for stage in stages
+        ]
+        self.ledger.open_batch("incoming", 0, number, ["out"])
+        self.ledger.record("incoming", 0, number, delivered=BitMap64(), outcomes=outcomes,
+                           sinks={"out": SinkState(done=True)}, owed=BitMap64())  # fmt: skip
+        self.letters.add([DeadLetter(f"incoming/{o.row.sequence}", o.stage, "no", b"{}") for o in outcomes])
+        return self.letters.list()
+
+    def replay(self, letters: Sequence[DeadLetter], killed: str = "") -> None:
+        self.letters.request_replay(letters)
+        self.killed = killed
+        if not killed:
+            self.run()
+            return
+        with pytest.raises(Killed):
+            self.run()
+        self.killed = ""
+
+    def written(self) -> list[str]:
+        return [
+            json.loads(line)["event_id"]
+            for file in sorted(self.out.glob("*.jsonl"))
+            for line in file.read_text().splitlines()
+        ]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    made = Scene(tmp_path)
+    yield made
+    made.letters.close()
+    made.ledger.close()
+
+
+def test_letters_of_one_event_at_two_stages_are_two_batches(scene: Scene) -> None:
+    scene.replay(scene.store(["t1", "t2"], 1))
+    assert sorted(scene.written()) == ["incoming/0 of t1", "incoming/0 of t2"]
+    first, second = (DeadLetter("incoming/0", stage, "no", b"") for stage in ("t1", "t2"))
+    assert new_replay("incoming", [first]) != new_replay("incoming", [second])
