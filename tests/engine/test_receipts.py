@@ -1,11 +1,17 @@
-"""Receipts are there as long as their batch is not finished."""
+"""Receipts are there while their batch is not finished, and what they say holds when it is done again."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+import pytest
 
 from signoff.engine.receipts import receipts_directory, remove_stray_receipts
 from signoff.sinks.contract import BatchRef
+from signoff.sinks.files import FilesSink
+from signoff.transforms.answers import Answer, said
+from tests.engine.killed_pass import BATCH, Frame, Killed, run
 
 
 def test_receipts_of_a_batch_that_was_recorded_before_a_kill_are_removed_at_the_start(tmp_path: Path) -> None:
@@ -15,3 +21,23 @@ def test_receipts_of_a_batch_that_was_recorded_before_a_kill_are_removed_at_the_
     remove_stray_receipts(tmp_path, "a", [unfinished])
     left = {path.name for path in (tmp_path / "receipts").iterdir()}
     assert left == {unfinished.key, other.key}
+
+
+def in_the_file(sink: FilesSink) -> list[str]:
+    lines = sink.file_of(BATCH).read_text().splitlines()
+    return sorted(json.loads(line)["event_id"] for line in lines)
+
+
+EVERYTHING = [f"incoming/{number}" for number in range(8)]
+HALVES = [range(4), range(4, 8)]
+
+
+def test_a_row_that_comes_after_a_kill_is_not_taken_for_one_that_was_committed_before(tmp_path: Path) -> None:
+    sink = FilesSink(tmp_path / "out")
+    waits = {7: said(Answer.WAITS, "not now")}
+    with pytest.raises(Killed):
+        run(tmp_path, sink, Frame(HALVES, waits), receipts=[0], record=False)
+    assert in_the_file(sink) == EVERYTHING[:7]
+    known = run(tmp_path, FilesSink(tmp_path / "out"), Frame(HALVES))
+    assert known.settled and list(known.delivered) == list(range(8))
+    assert in_the_file(sink) == EVERYTHING

@@ -120,3 +120,22 @@ def test_compression_no_reader_of_jsonl_knows_is_refused() -> None:
     with pytest.raises(ValidationError, match="snappy is for parquet"):
         FilesSinkConfig(path="out", compression="snappy")
     assert FilesSinkConfig(path="out", compression="snappy", format="parquet")
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "parquet"])
+def test_a_batch_of_which_a_part_is_new_was_not_committed_before(tmp_path: Path, format_: Format) -> None:
+    sink = FilesSink(tmp_path, format_)
+    _, known = write_part(sink, numbered(3), batch_ref(), 0, attempt=1)
+    _, before = write_part(sink, numbered(2, start=3), batch_ref(), 1, attempt=2)
+    assert known is not None and before is not None
+    sink.commit(batch_ref(), [known, before])
+    _, new = write_part(sink, numbered(3, start=3), batch_ref(), 1, attempt=3)
+    assert new is not None
+    for _ in range(2):  # and nothing is done that would make it look like one
+        with pytest.raises(TransientError, match="write the batch again"):
+            sink.commit(batch_ref(), [known, new])
+    _, again = write_part(sink, numbered(3), batch_ref(), 0, attempt=4)
+    assert again is not None
+    sink.commit(batch_ref(), [again, new])
+    target = FilesTarget(tmp_path) if format_ == "jsonl" else ParquetTarget(tmp_path)
+    assert target.read(numbered(0).schema) == numbered(6).to_pylist()
