@@ -32,7 +32,15 @@ from signoff.engine.delivery import Pass, SinkTask, Span
 from signoff.engine.departures import Departures, of_counts
 from signoff.engine.ended import ended
 from signoff.engine.letters import LetterStore, to_store
-from signoff.engine.missing import Way, came_to, lettered, not_coming, not_let_through, owed_by_gone
+from signoff.engine.missing import (
+    Way,
+    came_to,
+    lettered,
+    not_coming,
+    not_let_through,
+    owed_by_gone,
+    stood_for,
+)
 from signoff.engine.poison import PlanFailed, last_line
 from signoff.engine.receipts import (
     read_receipts,
@@ -72,7 +80,7 @@ from signoff.pipeline.secrets import redact
 from signoff.sinks.contract import BatchRef
 from signoff.sinks.retry import next_wait_s
 from signoff.state.key_index import repeats_another
-from signoff.state.windowing import STATE, WindowIntake
+from signoff.state.windowing import LATENESS, STATE, WindowIntake
 from signoff.transforms.frame import MARK
 
 logger = logging.getLogger(__name__)
@@ -91,6 +99,8 @@ WAITS = "earlier batches come first"
 """Why a sink that is behind was not asked."""
 GONE = 'sink "{}" is not in the pipeline any more; put it back to replay this, or drop it'
 """Why a row is a dead letter that was owed to a sink which was renamed or removed."""
+REMOVED = "removed from the pipeline"
+"""Said of a sink that is gone, once what it owed is settled."""
 
 RangePlan = Callable[[int, int, set[str] | None, frozenset[int] | None], Plan]
 """Compile the source's plan over a fixed range of the log, for some sinks or all, over some events or all."""
@@ -300,8 +310,7 @@ class BatchRunner:
         ask_for_new_rows(verdict, results, asked)
         add_waits(verdict, results, wanted, self.steps, known.sinks, time.time())
         self._keep_missing(verdict, known, asked, results)
-        new = [name for name in self.sinks if name in known.sinks and not _is_tried(known.sinks[name])]
-        taken_over = came_to(new, results).union(*(waiting_for(results, self.steps, name) for name in new))
+        taken_over = self._taken_over(known, results)
         for name, state in known.sinks.items():
             if not state.done and name not in asked:
                 if _sink_of(name) not in self.sinks:
@@ -450,6 +459,16 @@ class BatchRunner:
             behind = replace(state, error=WAITS, since=time.time(), rows_of=held)
             verdict.sinks[name] = behind if held | waiting else SinkState(done=True)
 
+    def _taken_over(self, known: BatchState, results: Sequence[Result]) -> BitMap64:
+        """The events of which new sinks get what all those that are gone owe."""
+        new = [
+            came_to([name], results) | waiting_for(results, self.steps, name)
+            for name, entry in self.sinks.items()
+            if name in known.sinks and not _is_tried(known.sinks[name]) and not entry.sink.observes
+        ]
+        gone = {_sink_of(name) for name, state in known.sinks.items() if state.error != REMOVED}
+        return stood_for([name for name in gone - self.sinks.keys() if not name.endswith(LATENESS)], new)
+
     def _close_gone(
         self, verdict: Round, known: BatchState, name: str, state: SinkState, taken_over: BitMap64
     ) -> None:
@@ -459,7 +478,7 @@ class BatchRunner:
         sink = _sink_of(name)
         rows = owed_by_gone(name, state, known, taken_over) if _is_tried(state) else []
         verdict.outcomes += lettered(rows, sink, GONE.format(sink))
-        verdict.sinks[name] = SinkState(done=True, error="removed from the pipeline")
+        verdict.sinks[name] = SinkState(done=True, error=REMOVED)
         if sink not in self._gone:
             self._gone.add(sink)
             what = "becomes dead letters, to be replayed when it is back, or dropped" if rows else "is closed"

@@ -10,13 +10,15 @@ Not missing are
 - rows a step has spoken of in this pass: it failed, waits, or dropped the row on purpose;
 - rows of a sink that is new: nobody has seen yet what comes to it;
 - what a sink that is gone owed, if a sink that is new gets rows of the same event: it is the old one,
-  renamed;
+  renamed. It stands for one: if more are gone than new ones get rows of the event, nobody knows which of
+  them it is, and what they owe of the event is missing;
 - rows that waited for a step which has now let them pass: they may be filtered out behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyroaring import BitMap64
@@ -115,6 +117,13 @@ def came_to(sinks: Iterable[str], results: Sequence[Result]) -> BitMap64:
     mine = [result for result in results if result.name in names]
     held = (from_bytes(result.blob) for result in mine if result.kind == Kind.HELD)
     return BitMap64.union(_came_at_all(mine), *held)
+
+
+def stood_for(gone: Collection[str], new: Sequence[BitMap64]) -> BitMap64:
+    """The events of which every sink that is gone has a new one to stand for it. `gone`: also those that
+    owe nothing, as one that is renamed may have had all its rows. `new`: by new sink, what comes to it."""
+    numbers = Counter(sequence for origins in new for sequence in origins)
+    return BitMap64(sequence for sequence, number in numbers.items() if number >= len(gone))
 
 
 def lettered(rows: Iterable[RowRef], stage: str, reason: str = NOT_COMING) -> list[RowOutcome]:

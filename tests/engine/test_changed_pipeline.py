@@ -1,0 +1,153 @@
+"""A pipeline is changed while rows are owed: the rounds of two runs, with a real ledger and without Spark."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyroaring import BitMap64
+
+from signoff.engine.batch import BatchRunner
+from signoff.engine.control import Control
+from signoff.engine.departures import Departures
+from signoff.engine.letters import LetterStore
+from signoff.engine.missing import Way
+from signoff.engine.result import Kind, Result, pack_rows
+from signoff.engine.serving import SinkEntry
+from signoff.ledger import DeadLetters, Ledger
+from signoff.ledger.outcome import BatchState
+from signoff.ledger.sequences import to_bytes
+from signoff.log import LogReader, LogWriter
+from signoff.pipeline.model import LogSettings
+from signoff.sinks.contract import BatchRef, Part, Sink, Writer
+from signoff.sources.contract import EVENT_SCHEMA
+from tests.engine.simulated_run import ToySinkConfig
+
+Row = tuple[int, str]
+
+
+class NoSink(Sink):
+    """The passes are made up: nobody writes."""
+
+    def open(self, part: Part) -> Writer:
+        raise NotImplementedError
+
+
+class Changing:
+    """One batch of a source, done by runs of a pipeline that is changed between them."""
+
+    def __init__(self, path: Path, events: int) -> None:
+        self._path = path
+        self.batch = BatchRef("incoming", 0, events)
+        self._ledger = Ledger(path / "ledger.db")
+        self._letters = DeadLetters(path / "dead_letters.db")
+        event = {"payload": b"{}", "position": 0, "received_at": datetime.datetime.now(datetime.UTC)}
+        rows = [{**dict.fromkeys(EVENT_SCHEMA.names), **event} for _ in range(events)]
+        log = LogWriter(path / "log", LogSettings())
+        log.append(pa.RecordBatch.from_pylist(rows, schema=EVENT_SCHEMA))
+        log.sync()
+        log.close()
+
+    def run(self, sinks: Sequence[str], *results: Result) -> BatchState:
+        """One round of a run with these sinks, of which the pass says this."""
+        runner = BatchRunner(
+            source="incoming",
+            spark=cast(Any, None),
+            state=self._path,
+            log=self._path / "log",
+            sinks={name: SinkEntry(ToySinkConfig(), NoSink()) for name in sinks},
+            policies={},
+            departures=Departures("incoming", {}),
+            fail_fast=False,
+            ledger=self._ledger,
+            letters=LetterStore("incoming", self._letters, LogReader(self._path / "log")),
+            control=Control(),
+            range_plan=cast(Any, None),
+            steps={},
+            isolate=cast(Any, None),
+            ways={name: Way(frozenset({"incoming"}), frozenset()) for name in sinks},
+        )
+        runner._results = lambda work, plan: [  # type: ignore[method-assign]
+            result for result in results if result.name in {*work.asked, *work.held}
+        ]
+        known = runner.open(self.batch)
+        return runner.round(self.batch, None, known, runner.owing(known))
+
+    @property
+    def letters(self) -> list[tuple[str, str]]:
+        return [(letter.event_id, letter.stage) for letter in self._letters.list()]
+
+    @property
+    def account(self) -> dict[str, int]:
+        account = self._ledger.account("incoming", self.batch.end).as_dict()
+        return {word: number for word, number in account.items() if number and word != "received"}
+
+    def close(self) -> None:
+        self._ledger.close()
+        self._letters.close()
+
+
+@pytest.fixture
+def changing(tmp_path: Path) -> Iterator[Any]:
+    made: list[Changing] = []
+
+    def make(events: int = 1) -> Changing:
+        made.append(Changing(tmp_path, events))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def packed(rows: Iterable[Row]) -> bytes:
+    sequences, children = zip(*rows, strict=True)
+    return pack_rows([(np.array(sequences, dtype=np.int64), pa.array(children, pa.string()))])
+
+
+def down(sink: str, *rows: Row) -> Result:
+    return Result(sink, Kind.OWED, text="down", number=1, blob=packed(rows))
+
+
+def signed(sink: str, *origins: int) -> Result:
+    return Result(sink, Kind.SIGNED, number=len(origins), blob=to_bytes(BitMap64(origins)))
+
+
+@pytest.mark.case(44)
+def test_a_sink_that_is_renamed_does_not_stand_for_another_that_is_removed(changing: Any) -> None:
+    pipeline = changing()
+    pipeline.run(["a", "b"], down("a", (0, "")), down("b", (0, "")))
+    assert pipeline.run(["a2"], signed("a2", 0)).settled
+    assert pipeline.letters == [("incoming/0", "a"), ("incoming/0", "b")], "nobody knows which of them it is"
+    assert pipeline.account == {"dead_lettered": 1}
+
+
+def test_a_renamed_sink_that_had_all_its_rows_does_not_stand_for_one_that_is_removed(changing: Any) -> None:
+    pipeline = changing()
+    pipeline.run(["a", "b"], signed("a", 0), down("b", (0, "")))
+    pipeline.run(["a2"], signed("a2", 0))
+    assert pipeline.letters == [("incoming/0", "b")]
+    assert pipeline.account == {"dead_lettered": 1}
+
+
+def test_sinks_that_are_renamed_have_the_rows_of_the_events_that_come_to_all_of_them(changing: Any) -> None:
+    pipeline = changing(2)
+    pipeline.run(["a", "b"], down("a", (0, ""), (1, "")), down("b", (0, ""), (1, "")))
+    pipeline.run(["a2", "b2"], signed("a2", 0, 1), signed("b2", 0))
+    assert pipeline.letters == [("incoming/1", "a"), ("incoming/1", "b")]
+    assert pipeline.account == {"delivered": 1, "dead_lettered": 1}
+
+
+def test_a_sink_that_was_removed_before_does_not_count_when_another_is_renamed(changing: Any) -> None:
+    pipeline = changing(2)
+    pipeline.run(["a", "b"], down("a", (0, ""), (1, "")), down("b", (0, "")))
+    pipeline.run(["a"], down("a", (0, ""), (1, "")))
+    assert pipeline.letters == [("incoming/0", "b")]
+    pipeline.run(["a2"], signed("a2", 0, 1))
+    assert pipeline.letters == [("incoming/0", "b")]
+    assert pipeline.account == {"delivered": 1, "dead_lettered": 1}
