@@ -157,3 +157,45 @@ def test_a_copy_of_a_reader_and_one_whose_rows_are_gone_are_refused(
     monkeypatch.setattr(LogReader, "first", lambda _: 5)  # rows below were settled, and removed
     with pytest.raises(SourceError, match=r"link-reader.*taken only those up to 2"):
         reader(place, tmp_path / "a", taken=2)
+
+
+@pytest.mark.parametrize("how", ["another path", "another link at the path"])
+def test_rows_of_a_link_that_was_never_read_are_not_answered_by_the_numbers_of_another(
+    place: LinkPlace, tmp_path: Path, how: str
+) -> None:
+    write(place).release()
+    first = reader(place, tmp_path / "a")
+    first.receive(5, 0)
+    first.settle(Settlement(from_range(0, 5)))
+    first.close()
+    other = LinkPlace(tmp_path / "other" / "log", tmp_path / "other")
+    write(other).release()
+    if how == "another link at the path":
+        place.notes.rename(tmp_path / "away")
+        other.notes.rename(place.notes)
+        other = place
+    for _ in range(2):  # refused again, whatever the first attempt has written
+        with pytest.raises(SourceError, match=r"link-reader.*never from this one.*sources reset FILE rows"):
+            reader(other, tmp_path / "a", taken=5)
+    notes = LinkNotes(other.database)
+    assert notes.answered_upto() == 0 and notes.reader() is None
+    notes.close()
+    after_a_reset = PipelineSource(other.notes)
+    after_a_reset.open(SourceContext("rows", tmp_path / "a", once=True, base=tmp_path), Resume(5, None, None))
+    events = after_a_reset.receive(100, 0)
+    assert events is not None and events.num_rows == 10, "all of them"
+    after_a_reset.settle(Settlement(from_range(0, 6)))  # five of the link before, and the first of this one
+    after_a_reset.close()
+    notes = LinkNotes(other.database)
+    assert notes.answered_upto() == 1
+    notes.close()
+
+
+def test_a_link_that_was_moved_is_read_on_where_it_is_now(place: LinkPlace, tmp_path: Path) -> None:
+    write(place).release()
+    reader(place, tmp_path / "a").close()
+    place.notes.rename(tmp_path / "moved")
+    moved = reader(LinkPlace(tmp_path / "moved" / "log", tmp_path / "moved"), tmp_path / "a", taken=5)
+    events = moved.receive(100, 0)
+    assert events is not None and events.column("position").to_pylist() == [5, 6, 7, 8, 9]
+    moved.close()

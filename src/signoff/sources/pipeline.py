@@ -92,12 +92,22 @@ class PipelineSource(Source):
             )
 
     def _own(self, context: SourceContext, known: bool) -> None:
-        """Be the one reader. Rows that were taken elsewhere would be answered by the wrong numbers here."""
+        """Be the one reader. Rows that were taken elsewhere would be answered by the wrong numbers here.
+
+        So what was taken before was taken here: the link names this reader, and nobody after it.
+        """
         assert self._notes is not None
         file = context.directory / "reader"
         mine = file.read_text().split() if file.exists() else []
         before = self._notes.reader()
-        if before is not None and before.token not in mine and known:
+        if known and before is None and mine:
+            raise SourceError(
+                f"[link-reader] {self._directory}: this pipeline has taken rows from a link, but never from "
+                "this one, whose numbers are those of other rows: was the link removed, or `path` changed? "
+                "Put back what was there; or give up what is in flight and begin with what this one holds: "
+                f"signoff sources reset FILE {context.name}"
+            )
+        if known and before is not None and before.token not in mine:
             raise SourceError(
                 f"[link-reader] {self._directory}: {before.pipeline} ({before.state}) has read this link "
                 f"since: {_ANOTHER}"
