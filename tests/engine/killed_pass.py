@@ -146,6 +146,7 @@ def run(
             isolate=lambda *_: None,
             **more,
         )
+        stack.callback(sink.release)
         sink.prepare()
         runner.run(BATCH, None)
         return runner.open(BATCH)

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from signoff.engine.receipts import receipts_directory, remove_stray_receipts
+from signoff.link.handover import LinkPlace
 from signoff.sinks.contract import BatchRef
 from signoff.sinks.files import FilesSink
 from signoff.transforms.answers import Answer, said
 from tests.engine.killed_pass import BATCH, Frame, Killed, run
+from tests.link.test_handover import ids, sink_at
 
 
 def test_receipts_of_a_batch_that_was_recorded_before_a_kill_are_removed_at_the_start(tmp_path: Path) -> None:
@@ -41,3 +43,21 @@ def test_a_row_that_comes_after_a_kill_is_not_taken_for_one_that_was_committed_b
     known = run(tmp_path, FilesSink(tmp_path / "out"), Frame(HALVES))
     assert known.settled and list(known.delivered) == list(range(8))
     assert in_the_file(sink) == EVERYTHING
+
+
+def test_a_part_that_a_receipt_names_is_no_other_of_a_run_with_more_cores(tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        run(tmp_path, FilesSink(tmp_path / "out"), Frame(HALVES, order=[1]), receipts=[1])
+    sink = FilesSink(tmp_path / "out")
+    known = run(tmp_path, sink, Frame([range(2), range(2, 5), range(5, 8)]))
+    assert known.settled and list(known.delivered) == list(range(8))
+    assert in_the_file(sink) == EVERYTHING
+
+
+def test_a_part_of_a_link_that_a_receipt_names_is_no_other_of_a_run_with_more_cores(tmp_path: Path) -> None:
+    place = LinkPlace(tmp_path / "link", tmp_path / "notes")
+    with pytest.raises(Killed):
+        run(tmp_path, sink_at(place), Frame(HALVES, order=[1]), receipts=[1])
+    known = run(tmp_path, sink_at(place), Frame([range(2), range(2, 5), range(5, 8)]))
+    assert known.settled and list(known.delivered) == list(range(8))
+    assert ids(place) == EVERYTHING

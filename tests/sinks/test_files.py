@@ -139,3 +139,19 @@ def test_a_batch_of_which_a_part_is_new_was_not_committed_before(tmp_path: Path,
     sink.commit(batch_ref(), [again, new])
     target = FilesTarget(tmp_path) if format_ == "jsonl" else ParquetTarget(tmp_path)
     assert target.read(numbered(0).schema) == numbered(6).to_pylist()
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "parquet"])
+def test_a_part_of_an_earlier_run_is_not_overwritten_though_attempts_are_counted_anew(
+    tmp_path: Path, format_: Format
+) -> None:
+    _, known = write_part(FilesSink(tmp_path, format_), numbered(2, start=2), batch_ref(), 1, attempt=1)
+    sink = FilesSink(tmp_path, format_)
+    sink.prepare()
+    _, new = write_part(sink, numbered(2), batch_ref(), 1, attempt=1)
+    assert known is not None and new is not None
+    sink.commit(batch_ref(), [new, known])
+    target = FilesTarget(tmp_path) if format_ == "jsonl" else ParquetTarget(tmp_path)
+    found = target.read(numbered(0).schema)
+    assert sorted(found, key=lambda row: str(row["event_id"])) == numbered(4).to_pylist()
+    assert list((tmp_path / ".parts").iterdir()) == []

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -193,7 +194,8 @@ class PartWriter(Writer):
     """One task's rows, in a file that is durable when it is closed."""
 
     def __init__(self, directory: Path, part: Part) -> None:
-        self._name = f"{part.batch.key}.{part.partition}.{part.attempt}"
+        # A receipt of an earlier run, which counted attempts from 0 as well, must not find another's rows.
+        self._name = f"{part.batch.key}.{part.partition}.{part.attempt}-{token_hex(8)}"
         self._path = directory / self._name
         self._file: Any = None
         self._stream: Any = None

@@ -52,7 +52,8 @@ class Part:
     batch: BatchRef
     partition: int
     attempt: int
-    """Spark's task attempt id: unique among all tries of all tasks."""
+    """Spark's task attempt id: unique among all tries of all tasks of a run. The next begins with 0 again,
+    while receipts of this one may still name its parts."""
 
 
 @dataclass(frozen=True, slots=True)

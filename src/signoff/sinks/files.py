@@ -1,11 +1,12 @@
 """Sink `files`: one file per batch in a directory, visible all at once and exactly once.
 
-    <path>/.parts/<batch>/<partition>-<attempt>-<n>.<ext>   written and fsynced by a task; invisible
-    <path>/<batch>.<ext>                                    renamed into place by `commit`
+    <path>/.parts/<batch>/<partition>-<attempt>-<token>-<n>.<ext>   written and fsynced by a task; invisible
+    <path>/<batch>.<ext>                                            renamed into place by `commit`
 
 Invariants: a file in `<path>` is complete and never changes its rows; a replayed batch has the same
 name and replaces it. A failed write leaves no half line: the part is cut back to the last whole one.
-What a crash leaves below `.parts` goes with the next commit of the same batch.
+What a crash leaves below `.parts` goes with the next commit of the same batch. Until then a part never
+changes, also not by another run: a receipt may name it.
 
 The directory belongs to one sink of one pipeline: names tell batches apart, not sinks. On a
 cluster it must be on a file system all executors and the driver share.
@@ -21,6 +22,7 @@ import shutil
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from secrets import token_hex
 from typing import ClassVar, Literal, Self
 
 import pyarrow as pa
@@ -97,7 +99,7 @@ class FilesSink(Sink):
             raise PermanentError(f"cannot write to directory {self._directory}: permission denied")
 
     def open(self, part: Part) -> Writer:
-        stem = self._parts(part.batch) / f"{part.partition:05d}-{part.attempt}"
+        stem = self._parts(part.batch) / f"{part.partition:05d}-{part.attempt}-{token_hex(8)}"
         if self._format == "parquet":
             return _ParquetWriter(stem, self._compression)
         return _JsonlWriter(stem, self._suffix, self._compression)
