@@ -10,7 +10,8 @@ import pytest
 from pyroaring import BitMap64
 
 from signoff.engine.answers import Bearer, LedgerAnswers
-from signoff.ledger import Ledger, Outcome, RowOutcome, RowRef, SinkState
+from signoff.engine.replay_batch import new_replay
+from signoff.ledger import DeadLetter, DeadLetters, Ledger, Outcome, RowOutcome, RowRef, SinkState
 from signoff.ledger.outcome import Wait
 from signoff.link.handover import HandoverConfig, HandoverSink, LinkPlace
 from signoff.link.notes import LinkNotes
@@ -152,3 +153,22 @@ def test_a_batch_that_comes_again_with_more_rows_hands_on_what_is_missing(scene:
     scene.settle(0, 10)
     scene.bearer.tend()
     assert scene.owed == [] and scene.ledger.account("incoming", 10).delivered == 10
+
+
+def test_a_replay_that_no_letter_is_of_any_more_says_nothing_of_a_batch_with_the_same_range(
+    scene: Scene, tmp_path: Path
+) -> None:
+    with DeadLetters(tmp_path / "dead_letters.db") as letters:
+        scene.bearer.letters = letters
+        taken_back = [DeadLetter(f"incoming/{n}", "step", "no", b"") for n in (0, 9)]
+        scene.hand_on(0, 9, batch=new_replay("incoming", taken_back))
+        scene.hand_on(*range(10))
+        scene.record(*range(10))
+        scene.settle(0, 2, 0)
+        scene.bearer.tend()
+        assert scene.owed == list(range(10)), "their own rows are not settled"
+        assert [part.first for part in scene.notes.each()] == [2], "nobody waits for the others"
+        scene.settle(2, 12)
+        scene.bearer.tend()
+    account = scene.ledger.account("incoming", 10)
+    assert (account.delivered, account.refused, scene.owed) == (10, 0, [])

@@ -100,3 +100,38 @@ def test_letters_of_one_event_at_two_stages_are_two_batches(scene: Scene) -> Non
     assert sorted(scene.written()) == ["incoming/0 of t1", "incoming/0 of t2"]
     first, second = (DeadLetter("incoming/0", stage, "no", b"") for stage in ("t1", "t2"))
     assert new_replay("incoming", [first]) != new_replay("incoming", [second])
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_letters_taken_back_and_replayed_one_by_one_do_not_replace_each_other(
+    scene: Scene, when: str
+) -> None:
+    letters = scene.store(["out"], 3)
+    scene.replay(letters, killed=when)
+    scene.letters.withdraw(letters)
+    assert {letter.batch for letter in scene.letters.list()} == {""}
+    for letter in letters:
+        scene.replay([letter])
+    assert set(scene.written()) == {f"incoming/{n} of out" for n in range(3)}
+    assert scene.letters.count(statuses=("replayed",)) == 3
+
+
+def test_letters_left_of_a_batch_whose_others_are_closed_are_another_one(scene: Scene) -> None:
+    """As a kill leaves them, between the others' end and the note that these were handed on."""
+    letters = scene.store(["out"], 3)
+    scene.replay(letters, killed="after")
+    ends = [Resolution(*letter.key, Outcome.DELIVERED, "delivered") for letter in letters[:2]]
+    close_letters(scene.ledger, scene.letters, ends)
+    scene.run()
+    assert set(scene.written()) == {f"incoming/{n} of out" for n in range(3)}
+
+
+def test_a_replay_that_was_killed_is_done_again_as_one_batch_however_many_others_are_asked_for(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("signoff.engine.replay._AT_ONCE", 4)
+    letters = scene.store(["out"], 5)
+    scene.replay(letters[1:], killed="after")
+    scene.replay(letters[:1])  # it is older: with it, the batch is more than are looked at at once
+    assert sorted(scene.written()) == [f"incoming/{n} of out" for n in range(5)], "each once"
+    assert scene.passes == 3, "the killed one, the same again, and the older letter"

@@ -23,6 +23,7 @@ from signoff.engine.letters import to_store
 from signoff.engine.lineage import joined
 from signoff.engine.query import SourceQuery
 from signoff.engine.replay_answers import letters_of, tell_letters
+from signoff.engine.replay_batch import is_of_letters
 from signoff.engine.verdict import BY_POLICY
 from signoff.errors import SignoffError
 from signoff.ledger.batches import Answer
@@ -220,7 +221,10 @@ class Bearer:
         for part in parts:
             of_batch = [] if self.letters is None else letters_of(self.letters, part)
             if not of_batch or self.letters is None:
-                rest.append(part)
+                if self.letters is None or not is_of_letters(part.batch):
+                    rest.append(part)
+                elif settled.range_cardinality(part.first, part.last) == part.last - part.first:
+                    self._forget([part])  # they are replayed as another batch, or not at all
                 continue
             answer = self._answer(part, settled)
             tell = partial(tell_letters, self._ledger, self.letters, outside=self._outside)

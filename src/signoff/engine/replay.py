@@ -24,7 +24,7 @@ from signoff.engine.outlets import claim_links
 from signoff.engine.parts import build_parts
 from signoff.engine.poison import last_line
 from signoff.engine.query import Shared, stage_policies, uniting_steps, windows_at
-from signoff.engine.replay_batch import new_replay, replay_name, replay_ref
+from signoff.engine.replay_batch import new_replay, replay_name
 from signoff.engine.replay_verdict import DELIVERED, Heard, Verdict, judge_letters
 from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
 from signoff.engine.serving import sink_task
@@ -83,7 +83,7 @@ class Replayer:
         resolved = 0
         while requested := self.shared.letters.replays_requested(limit=_AT_ONCE):
             groups: dict[tuple[str, str, str], list[DeadLetter]] = {}
-            for letter in self.shared.letters.whole(requested):
+            for letter in self.shared.letters.whole(self.shared.letters.with_batches(requested)):
                 if letter.status == "replaying":  # of one that is dropped meanwhile nothing is replayed
                     groups.setdefault((letter.source, letter.stage, letter.batch), []).append(letter)
             for (source, stage, _), letters in groups.items():
@@ -153,12 +153,11 @@ class Replayer:
                 window.forget_batch(batch)
 
     def _batch_of(self, source: str, letters: Sequence[DeadLetter]) -> BatchRef:
-        """The batch they are replayed as: the same one if a crash has interrupted that before."""
-        names = {letter.batch for letter in letters}
-        if len(names) == 1 and (known := names.pop()):
-            return replay_ref(source, known)
+        """The batch they are replayed as: the same one if a crash has interrupted that before. If some of its
+        letters are not among them any more, it is another one: it must not take the place of their rows."""
         batch = new_replay(source, letters)
-        self.shared.letters.claim(letters, replay_name(batch))
+        if {letter.batch for letter in letters} != {replay_name(batch)}:
+            self.shared.letters.claim(letters, replay_name(batch))
         return batch
 
     def _deliver_batch(
@@ -284,5 +283,6 @@ def _decoded(payload: bytes, encoding: str) -> tuple[str | bytes | None, str | N
 
 def _not_made(letters: Sequence[DeadLetter], verdict: Round) -> list[DeadLetter]:
     """The letters of rows made of several events of which nothing was heard: there is no such row."""
-    heard = verdict.delivered | BitMap64(outcome.row.sequence for outcome in verdict.outcomes)
+    heard = verdict.delivered | verdict.owed  # those that were handed on are owed
+    heard |= BitMap64(outcome.row.sequence for outcome in verdict.outcomes)
     return [letter for letter in letters if is_united(letter.child) and letter.sequence not in heard]

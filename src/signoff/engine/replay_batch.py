@@ -1,6 +1,7 @@
-"""The batch as which letters are replayed: its name is kept with them, so that it is the same after a crash.
+"""The batch as which letters are replayed: its name says which they are, so it is the same after a crash.
 
-Sinks that publish whole batches, and links, know by it what they have already.
+Sinks that publish whole batches, and links, know by it what they have already: what comes again under a name
+takes the place of what came before. So a name is of these letters, all of them and no others.
 """
 
 from __future__ import annotations
@@ -11,14 +12,22 @@ from collections.abc import Sequence
 from signoff.ledger.dead_letters import DeadLetter
 from signoff.sinks.contract import BatchRef
 
+_OF_LETTERS = 2**32
+"""From here on they are of replayed letters, below of rows that waited (see `waiting.rows_alone`)."""
+
 
 def new_replay(source: str, letters: Sequence[DeadLetter]) -> BatchRef:
     """A batch of these letters. Those that failed in it and are replayed again are another one, and so are
     the letters that the same events have at another stage."""
     sequences = [letter.sequence for letter in letters]
     ids = "\n".join(sorted(f"{letter.event_id} {letter.stage} {letter.attempts}" for letter in letters))
-    tag = int(hashlib.sha256(ids.encode()).hexdigest()[:8], 16) or 1
+    tag = int(hashlib.sha256(ids.encode()).hexdigest()[:8], 16) + _OF_LETTERS
     return BatchRef(source, min(sequences), max(sequences) + 1, replay=tag)
+
+
+def is_of_letters(batch: BatchRef) -> bool:
+    """Whether these are replayed letters. It may have the range of a batch that is still open."""
+    return batch.replay >= _OF_LETTERS
 
 
 def replay_name(batch: BatchRef) -> str:

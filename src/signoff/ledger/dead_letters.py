@@ -13,7 +13,8 @@ has one for each, with that event, and all with the same child: they are replaye
 *before* its letter is closed (`close_letters`, `drop_letters`): a crash in between leaves a letter too
 many, which is replayed or dropped again, never an origin whose letter is gone. The rows of a replay are
 handed to sinks under the name of a batch, which is noted before (`claim`): after a crash the same letters are
-replayed under the same name. A letter that does not hold the whole event (`incomplete`) is not replayed.
+replayed under the same name; if some are not to be replayed any more, under another one. A letter that does
+not hold the whole event (`incomplete`) is not replayed.
 """
 
 from __future__ import annotations
@@ -313,6 +314,15 @@ class DeadLetters:
         """The letters that are, or were, replayed as one batch."""
         return self._select("source = ? AND batch = ? AND batch != '' ORDER BY id", [source, batch])
 
+    def with_batches(self, letters: Iterable[DeadLetter]) -> Letters:
+        """These, and what was to be replayed as one batch with them when a replay was interrupted."""
+        chosen = {letter.key: letter for letter in letters}
+        for source, batch in sorted({(x.source, x.batch) for x in chosen.values() if x.batch}):
+            for other in self.of_batch(source, batch):
+                if other.status == "replaying":
+                    chosen.setdefault(other.key, other)
+        return list(chosen.values())
+
     def replays_requested(self, limit: int | None = None) -> Letters:
         """What the engine is asked to replay, oldest first; asked again until each is resolved."""
         return self.list(statuses=("replaying",), limit=limit)
@@ -321,7 +331,7 @@ class DeadLetters:
         """Take back a request for replay. Only while no run is alive: it may be working on it. `handed`: also
         of those whose rows are in another log, whatever becomes of them there."""
         statuses = "('replaying', 'handed')" if handed else "('replaying')"
-        return self._mark(letters, "stored", f"status IN {statuses}")
+        return self._mark(letters, "stored", f"status IN {statuses}", also=", batch = '', handed = ''")
 
     def resolve(self, event_id: str, stage: str, outcome: Outcome, reason: str = "") -> None:
         """Mark one letter after its replay; the engine calls `close_letters`: it tells the ledger first."""
@@ -367,12 +377,13 @@ class DeadLetters:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _mark(self, letters: Iterable[DeadLetter], status: Status, only: str) -> int:
+    def _mark(self, letters: Iterable[DeadLetter], status: Status, only: str, also: str = "") -> int:
         rest, number = iter(letters), 0
         while chunk := [letter.key for letter in islice(rest, CHUNK)]:
             with self._store.write() as db:
                 number += db.executemany(
-                    f"UPDATE letters SET status = '{status}' WHERE event_id = ? AND stage = ? AND {only}",
+                    f"UPDATE letters SET status = '{status}'{also} "
+                    f"WHERE event_id = ? AND stage = ? AND {only}",
                     chunk,
                 ).rowcount
                 _forget_history(db)
