@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +13,7 @@ import pytest
 from pyroaring import BitMap64
 
 from signoff.catalog import default
+from signoff.engine import belonging
 from signoff.engine.belonging import Belonging
 from signoff.engine.giving_up import drop, reset, stranded
 from signoff.errors import StateError
@@ -211,6 +214,67 @@ def test_a_kill_while_parts_are_stamped_leaves_a_state_that_can_be_used(place: P
     place.run(10)
     (place.state / "log/incoming" / "identity").write_text(stamps["log/incoming"])
     refused(place, "older than the ledger")
+
+
+class Killed(BaseException):
+    pass
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+SOURCES = ("incoming", "second")
+
+
+def interrupted(place: Place, after: int, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that comes to its end, by a kill or a full disk, when so many parts are stamped."""
+    stamped = list[Path]()
+
+    def write(path: Path, stamp: belonging.Stamp) -> None:
+        if len(stamped) == after:
+            raise error
+        stamped.append(path)
+        write_stamp(path, stamp)
+
+    write_stamp = belonging._write_stamp
+    with monkeypatch.context() as patched, place.ledger() as ledger, suppress(Killed):
+        patched.setattr(belonging, "_write_stamp", write)
+        start = Belonging(place.state, ledger, LogReader)
+        start.check(SOURCES)
+        start.begin(SOURCES)
+
+
+@pytest.mark.parametrize("error", [Killed(), FULL], ids=["killed", "full"])
+@pytest.mark.parametrize("after", [(3, 1), (1, 3), (3, 2, 1, 0), (0, 4, 2)])
+def test_starts_that_are_interrupted_one_after_the_other_leave_a_state_that_can_be_used(
+    place: Place, after: tuple[int, ...], error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.run(5, sources=SOURCES)
+    for number in after:
+        interrupted(place, number, error, monkeypatch)
+    place.run(5, sources=SOURCES)
+    place.run(5, sources=SOURCES)
+    with place.ledger() as ledger:
+        assert [ledger.books(source).next for source in SOURCES] == [15, 15]
+
+
+def test_what_is_older_or_newer_than_all_interrupted_starts_is_refused(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.run(5, sources=SOURCES)
+    before = place.backup(tmp_path / "before")
+    place.run(5, sources=SOURCES)
+    for number in (3, 1):
+        interrupted(place, number, Killed(), monkeypatch)
+    between = place.backup(tmp_path / "between")
+    shutil.rmtree(place.log)
+    shutil.copytree(before / "log" / "incoming", place.log)
+    refused(place, "log/incoming: it is older than the ledger")
+    shutil.rmtree(place.log)
+    shutil.copytree(between / "log" / "incoming", place.log)
+    place.run(5, sources=SOURCES)
+    for file in place.state.glob("ledger.db*"):
+        file.unlink()
+    shutil.copy(between / "ledger.db", place.state)
+    refused(place, "log/incoming: the ledger is older than it", "intake/incoming")
 
 
 def test_letters_of_another_state_are_refused_and_lost_ones_are_said(

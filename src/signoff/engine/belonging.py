@@ -9,9 +9,12 @@ in a *stamp*. A run looks at all of them before anything is received, then stamp
 
     ledger: run n is about to begin ──► every part: n ──► ledger: run n has begun, with these parts
 
-A kill in between leaves parts with the number before and parts with the new one: both are right then, and
-only then. What has no stamp, and the ledger has never stamped, is new, or of a release that knew no stamps;
-it is adopted, if what the ledger knows of it is there.
+A kill in between leaves parts with the number before and parts with the new one, several in a row some with
+each of theirs: all of these are right then, and only then. A number that was begun with is not used again, so
+a ledger of that moment does not take parts for its own that have gone on since.
+
+What has no stamp, and the ledger has never stamped, is new, or of a release that knew no stamps; it is
+adopted, if what the ledger knows of it is there.
 """
 
 from __future__ import annotations
@@ -65,11 +68,11 @@ class Identity:
     state: str
     run: int
     beginning: int | None
-    """A run that had begun to stamp, and may not have come to its end."""
+    """The last start since `run` that had begun to stamp; neither it nor those between may have ended it."""
     stamped: frozenset[str]
 
     def accepts(self, stamp: Stamp) -> bool:
-        return stamp.state == self.state and stamp.run in (self.run, self.beginning)
+        return stamp.state == self.state and self.run <= stamp.run <= (self.beginning or self.run)
 
 
 class Belonging:
