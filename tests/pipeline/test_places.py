@@ -124,3 +124,19 @@ def test_a_table_spelled_two_ways_is_one_table(tmp_path: Path) -> None:
     )
     found = [(problem.code, problem.line) for problem in problems(tmp_path, "in/*", more=more)]
     assert found == [("same-target", 11), ("same-target", 13)]
+
+
+@pytest.mark.parametrize(
+    ("source", "sink"),
+    [("in/*.jsonl", "in"), ("in", "in"), ("**/*.jsonl", "in"), ("in[1]", "in[1]"), ("*/*.jsonl", "x[2]")],
+)
+def test_brackets_in_the_name_of_a_directory_hide_no_loop(tmp_path: Path, source: str, sink: str) -> None:
+    base = tmp_path / "proj[1]"
+    (base / source.partition("/")[0]).mkdir(parents=True)
+    assert codes(base, source, f"'{sink}'") == [("own-output", 9)]
+
+
+def test_a_project_with_brackets_in_its_name_may_write_next_to_what_it_reads(tmp_path: Path) -> None:
+    base = tmp_path / "proj[1]"
+    (base / "in").mkdir(parents=True)
+    assert codes(base, "in/*.jsonl", "out") == []

@@ -747,3 +747,27 @@ def test_a_clock_that_is_set_makes_no_file_look_complete(
     later = time.time() + step
     monkeypatch.setattr("time.time", lambda: later)
     assert payloads(drain(source, patience=5)) == []
+
+
+@pytest.mark.parametrize("path", ["in/*.jsonl", "in/**/*.jsonl", "in", "in/a.jsonl", "*/a.jsonl"])
+def test_brackets_in_the_name_of_the_project_are_no_wildcards(tmp_path: Path, path: str) -> None:
+    own, other = tmp_path / "proj[1]" / "in", tmp_path / "proj1" / "in"
+    for folder, text in (own, "own\n"), (other, "of another project\n"):
+        folder.mkdir(parents=True)
+        (folder / "a.jsonl").write_text(text)
+    source = opened(tmp_path / "proj[1]", path=path, on_acknowledge="delete")
+    assert serve(source)[0] == [b"own"]
+    assert not (own / "a.jsonl").exists()
+    assert (other / "a.jsonl").exists()
+    source.close()
+
+
+def test_a_directory_with_brackets_in_its_name_is_read_and_one_that_is_missing_is_named(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "in[1]").mkdir()
+    (tmp_path / "in[1]" / "a.jsonl").write_text("1\n")
+    assert read(tmp_path, path="in[1]")[0] == [b"1"]
+    (tmp_path / "p[2]").mkdir()
+    with pytest.raises(SourceError, match=r"p\[2\]/in does not exist"):
+        opened(tmp_path / "p[2]", path="in/*.jsonl")

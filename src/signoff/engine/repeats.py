@@ -23,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from signoff.engine.lineage import made_from
 from signoff.engine.result import Kind, Result
 from signoff.errors import StateError
 from signoff.ledger.fates import Fate, Fates
@@ -171,25 +172,36 @@ class Repeats:
         return known.events
 
     def news(self, source: str, step: str, rows: Iterable[RowRef]) -> tuple[list[Result], frozenset[int]]:
-        """Of rows that wait for a step: what can be said without a pass, and the events that need one."""
-        asked = frozenset(row.sequence for row in rows)
+        """Of rows that wait for a step: what can be said without a pass, and the events that need one.
+
+        A row of which the index does not know that it waits was not decided about: the index could not be
+        used then. Nothing can be said of it, and it must not be passed over.
+        """
+        asked = dict[int, list[RowRef]]()
+        for row in rows:
+            asked.setdefault(row.sequence, []).append(row)
         fates, waiting = Fates(self._ledger), dict[int, list[Waiting]]()
         for each in self._index.waiting(source, sorted(asked)):
             if each.step == step:
                 waiting.setdefault(each.sequence, []).append(each)
         known: list[Result] = []
         unknown: set[int] = set()
-        for sequence in asked:
+        for sequence, mine in asked.items():
             found = [
                 (each, fates(each.owner.source, each.owner.sequence)) for each in waiting.get(sequence, ())
             ]
-            if not found or any(fate == Fate.LOST for _, fate in found):
+            whole = all(any(made_from(row.child, each.child) for each, _ in found) for row in mine)
+            blocked = next((each for each, fate in found if fate == Fate.IN_FLIGHT), None)
+            if any(fate == Fate.LOST for _, fate in found) or not (whole or blocked):
                 unknown.add(sequence)
-                continue
-            for each, fate in found:
-                ended = fate == Fate.SETTLED
-                kind, text = (Kind.DROPPED, repeats) if ended else (Kind.WAITS, waits_for)
-                known.append(Result(step, kind, sequence, each.child, text(each.owner)))
+            elif not whole and blocked is not None:  # it is asked about when nothing holds its event back
+                text = waits_for(blocked.owner)
+                known += [Result(step, Kind.WAITS, sequence, row.child, text) for row in mine]
+            else:
+                for each, fate in found:
+                    ended = fate == Fate.SETTLED
+                    kind, text_of = (Kind.DROPPED, repeats) if ended else (Kind.WAITS, waits_for)
+                    known.append(Result(step, kind, sequence, each.child, text_of(each.owner)))
         return known, frozenset(unknown)
 
     def release(self, source: str, sequences: Iterable[int]) -> None:
@@ -248,8 +260,9 @@ class Repeats:
         )
 
     def _tidy_waits(self, source: str) -> None:
+        waiting = self._index.waiting(source)  # before the ledger: a batch may be opened in between
         own = Fates(self._ledger).in_flight(source)
-        if gone := {each.sequence for each in self._index.waiting(source) if each.sequence not in own}:
+        if gone := {each.sequence for each in waiting if each.sequence not in own}:
             self._index.stop_waiting(source, gone)
 
 
