@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -13,17 +14,19 @@ import pytest
 from pyroaring import BitMap64
 
 from signoff.engine.batch import BatchRunner
+from signoff.engine.compile import Delivery
 from signoff.engine.control import Control
+from signoff.engine.delivery import Pass, SinkTask
 from signoff.engine.departures import Departures
 from signoff.engine.letters import LetterStore
-from signoff.engine.missing import Way
-from signoff.engine.result import Kind, Result, pack_rows
+from signoff.engine.missing import Way, came_names
+from signoff.engine.result import Kind, Result, from_table, pack_rows
 from signoff.engine.serving import SinkEntry
 from signoff.ledger import DeadLetters, Ledger
 from signoff.ledger.outcome import BatchState
 from signoff.ledger.sequences import to_bytes
 from signoff.log import LogReader, LogWriter
-from signoff.pipeline.model import LogSettings
+from signoff.pipeline.model import LogSettings, Retry
 from signoff.sinks.contract import BatchRef, Part, Sink, Writer
 from signoff.sources.contract import EVENT_SCHEMA
 from tests.engine.simulated_run import ToySinkConfig
@@ -53,8 +56,8 @@ class Changing:
         log.sync()
         log.close()
 
-    def run(self, sinks: Sequence[str], *results: Result) -> BatchState:
-        """One round of a run with these sinks, of which the pass says this."""
+    def run(self, sinks: Sequence[str], *results: Result, ask: Sequence[str] | None = None) -> BatchState:
+        """One round of a run with these sinks, of which the pass says this. `ask`: only some of them."""
         runner = BatchRunner(
             source="incoming",
             spark=cast(Any, None),
@@ -76,7 +79,8 @@ class Changing:
             result for result in results if result.name in {*work.asked, *work.held}
         ]
         known = runner.open(self.batch)
-        return runner.round(self.batch, None, known, runner.owing(known))
+        asked = {n: state for n, state in runner.owing(known).items() if ask is None or n in ask}
+        return runner.round(self.batch, None, known, asked)
 
     @property
     def letters(self) -> list[tuple[str, str]]:
@@ -112,6 +116,14 @@ def packed(rows: Iterable[Row]) -> bytes:
 
 def down(sink: str, *rows: Row) -> Result:
     return Result(sink, Kind.OWED, text="down", number=1, blob=packed(rows))
+
+
+def came(sink: str, *rows: Row) -> Result:
+    return Result(sink, Kind.CAME, blob=packed(rows))
+
+
+def held(sink: str, *origins: int) -> Result:
+    return Result(sink, Kind.HELD, blob=to_bytes(BitMap64(origins)))
 
 
 def signed(sink: str, *origins: int) -> Result:
@@ -150,4 +162,66 @@ def test_a_sink_that_was_removed_before_does_not_count_when_another_is_renamed(c
     assert pipeline.letters == [("incoming/0", "b")]
     pipeline.run(["a2"], signed("a2", 0, 1))
     assert pipeline.letters == [("incoming/0", "b")]
+    assert pipeline.account == {"delivered": 1, "dead_lettered": 1}
+
+
+PARTS = [(0, "0"), (0, "1"), (0, "2"), (1, "")]
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [({"held": True}, PARTS[:3]), ({"says_rows": True}, PARTS), ({}, [])],
+    ids=["a sink that is not asked", "rows are noted by name", "nobody wants to know"],
+)
+def test_a_pass_says_the_names_of_rows_that_are_to_be_known_again(
+    monkeypatch: pytest.MonkeyPatch, task: dict[str, Any], said: list[Row]
+) -> None:
+    context = SimpleNamespace(partitionId=lambda: 0, taskAttemptId=lambda: 0, attemptNumber=lambda: 0)
+    monkeypatch.setattr("signoff.engine.delivery.TaskContext", SimpleNamespace(get=lambda: context))
+    rows = [{"_sequence": n, "_child": child, "alive": True} for n, child in PARTS]
+    served = SinkTask("out", NoSink(), Retry(), (Delivery("alive", (), ""),), pa.schema([]), **task)
+    (table,) = Pass(BatchRef("incoming", 0, 2), (served,), (), None)([pa.RecordBatch.from_pylist(rows)])
+    found = came_names(from_table(table))
+    assert [(n, child) for n, some in found.items() for child in some] == said
+
+
+@pytest.mark.case(44)
+def test_rows_of_a_split_event_are_letters_if_only_others_of_it_come_to_a_sink_that_was_down(
+    changing: Any,
+) -> None:
+    pipeline = changing(2)
+    state = pipeline.run(["table"], down("table", *PARTS)).sinks["table"]
+    assert state.owed is None and state.rows_of == BitMap64([0, 1]), "it owes the whole batch"
+    left = [(0, "1"), (1, "")]
+    pipeline.run(["table"], signed("table", 0, 1), came("table", *left))
+    assert pipeline.letters == [("incoming/0/0", "table"), ("incoming/0/2", "table")]
+    assert pipeline.account == {"delivered": 1, "dead_lettered": 1}
+
+
+def test_rows_of_an_event_that_is_split_no_more_are_letters_of_a_sink_that_was_down(changing: Any) -> None:
+    pipeline = changing(2)
+    pipeline.run(["table"], down("table", *PARTS))
+    pipeline.run(["table"], signed("table", 0, 1), came("table", (0, ""), (1, "")))
+    assert [event for event, _ in pipeline.letters] == [f"incoming/0/{n}" for n in range(3)]
+
+
+def test_rows_of_a_split_event_that_all_come_are_delivered_and_one_without_any_is_one_letter(
+    changing: Any,
+) -> None:
+    pipeline = changing(3)
+    pipeline.run(["table"], down("table", *PARTS, (2, "0"), (2, "1")))
+    pipeline.run(["table"], signed("table", 0, 1), came("table", *PARTS))
+    assert pipeline.letters == [("incoming/2", "table")]
+    assert pipeline.account == {"delivered": 2, "dead_lettered": 1}
+
+
+@pytest.mark.case(44)
+def test_rows_of_a_split_event_that_a_sink_was_not_asked_for_are_letters_if_they_do_not_come_any_more(
+    changing: Any,
+) -> None:
+    pipeline = changing(2)
+    said = [signed("a", 0, 1), held("b", 0, 1), came("b", *PARTS[:3])]
+    pipeline.run(["a", "b"], *said, ask=["a"])
+    pipeline.run(["a", "b"], signed("b", 0, 1), came("b", (0, "2"), (1, "")))
+    assert pipeline.letters == [("incoming/0/0", "b"), ("incoming/0/1", "b")]
     assert pipeline.account == {"delivered": 1, "dead_lettered": 1}

@@ -34,6 +34,7 @@ from signoff.engine.ended import ended
 from signoff.engine.letters import LetterStore, to_store
 from signoff.engine.missing import (
     Way,
+    came_names,
     came_to,
     lettered,
     not_coming,
@@ -52,7 +53,7 @@ from signoff.engine.repeats import Repeats
 from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
 from signoff.engine.serving import SinkEntry, sink_task
 from signoff.engine.standing import StandingPass
-from signoff.engine.verdict import Round, ask_for_new_rows, judge
+from signoff.engine.verdict import Round, ask_for_new_rows, judge, note_split
 from signoff.engine.waiting import (
     PatientStep,
     Wanted,
@@ -71,7 +72,6 @@ from signoff.engine.waiting import (
 from signoff.errors import Discarded, SinkError
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BatchState, Outcome, RowRef, SinkState, Wait
-from signoff.ledger.sequences import from_bytes
 from signoff.link.handover import HandoverConfig
 from signoff.log import LogReader, excluded
 from signoff.log.shared_disk import not_shared, prove_shared
@@ -316,9 +316,8 @@ class BatchRunner:
                 if _sink_of(name) not in self.sinks:
                     self._close_gone(verdict, known, name, state, taken_over)
                     continue
-                held_rows = [from_bytes(r.blob) for r in results if r.kind == Kind.HELD and r.name == name]
-                waiting = waiting_for(results, self.steps, name)
-                self._not_asked(verdict, known, name, state, BitMap64.union(BitMap64(), *held_rows), waiting)
+                mine = [result for result in results if result.name == name]
+                self._not_asked(verdict, known, name, state, mine, waiting_for(results, self.steps, name))
         # Of the first pass only: a later one with errors, for a new sink, goes over the same rows.
         filtered = self.departures.filtered(results) if untried else {}
         return self._record(batch, known, verdict, filtered)
@@ -445,18 +444,20 @@ class BatchRunner:
         known: BatchState,
         name: str,
         state: SinkState,
-        held: BitMap64,
+        mine: Sequence[Result],
         waiting: BitMap64,
     ) -> None:
-        """A sink of the pipeline, or a step rows wait for, owes what it owed. `held`: what comes to a sink of
-        which that was not known; `waiting`: what may, and waits for a step."""
+        """A sink of the pipeline, or a step rows wait for, owes what it owed. `mine`: says what comes to a
+        sink of which that was not known; `waiting`: what may, and waits for a step."""
         if Wait.parse(name) is not None:
             verdict.owed |= BitMap64(row.sequence for row in state.owed or ())
         elif _is_tried(state):
             verdict.owed |= state.owes(known.owed)
         else:
+            held = came_to([name], mine)
+            split = note_split(RowRef(n, child) for n, some in came_names(mine).items() for child in some)
             verdict.owed |= held | waiting
-            behind = replace(state, error=WAITS, since=time.time(), rows_of=held)
+            behind = replace(state, error=WAITS, since=time.time(), rows_of=held, split=split)
             verdict.sinks[name] = behind if held | waiting else SinkState(done=True)
 
     def _taken_over(self, known: BatchState, results: Sequence[Result]) -> BitMap64:
@@ -531,7 +532,7 @@ class BatchRunner:
         # Receipts are not written for such plans; those of an earlier form of the pipeline say nothing of it.
         known = [] if self.unites else read_receipts(directory)
         receipts = [receipt for receipt in known if receipt.sink in asked]
-        whole = not receipts and all(state.owed is None for state in asked.values())
+        whole = not receipts and all(state.owed is None and not state.split for state in asked.values())
         if plan is None and self.standing is not None and whole:
             sinks = {name: state.attempts for name, state in asked.items()} | dict.fromkeys(work.held)
             stamps = self.stamps_at(batch.start)

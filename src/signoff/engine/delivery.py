@@ -63,6 +63,8 @@ class SinkTask:
     """Rows to write, as children by sequence, each with the rows made from it; None: all."""
     through: frozenset[str] | None = None
     """Of the rows made from those to write, only the ones that came out of one of these steps; None: all."""
+    says_rows: bool = False
+    """What comes is said row by row, as it is where only some rows are to be written."""
     covered: tuple[Span, ...] = ()
     """Sequences (first, last) that a receipt from before a crash covers."""
     by_row: bool = False
@@ -240,10 +242,11 @@ class _Server:
     def offer(self, rows: pa.RecordBatch, lineage: Lineage, source: str) -> None:
         for delivery in self.task.deliveries:
             chosen = self._chosen(rows, lineage, delivery)
-            if chosen is not None and self.task.only is not None:
+            if chosen is not None and (self.task.only is not None or self.task.says_rows):
                 self._came.append(lineage.take(chosen).behind(delivery.suffix))
             if chosen is not None and self.task.held:
                 self._held.append(lineage.take(chosen))
+                self._came += _with_names(self._held[-1].behind(delivery.suffix))
             elif chosen is not None:
                 self._queue.put(_rows(rows, lineage, delivery, self.task, source, chosen))
 
@@ -453,6 +456,12 @@ def _made_ids(given: pa.Array, children: pa.Array) -> pa.Array:
     if pc.max(pc.binary_length(children)).as_py() == 0:
         return given
     return pc.if_else(pc.equal(children, ""), given, pc.binary_join_element_wise(given, children, "/"))
+
+
+def _with_names(rows: Lineage) -> list[Lineage]:
+    """Of some rows those that are not all that was made of their event."""
+    named = np.flatnonzero(np.asarray(pc.fill_null(pc.not_equal(rows.children, ""), False)))
+    return [rows.take(named)] if len(named) else []
 
 
 def _origins(rows: Sequence[Lineage]) -> bytes:

@@ -17,6 +17,7 @@ Not missing are
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,12 +72,25 @@ def not_coming(
     mine = [result for result in results if result.name == sink]
     if before.owed is None:
         came = _came_at_all(mine) | BitMap64(said)
-        return [RowRef(int(sequence)) for sequence in ((before.rows_of or BitMap64()) & open_ones) - came]
+        events = ((before.rows_of or BitMap64()) & open_ones) - came
+        split = [RowRef(*row) for row in json.loads(before.split or "[]")]
+        rows = _not_among(split, mine, said, open_ones - events)
+        return [RowRef(int(sequence)) for sequence in events] + rows
+    return _not_among(before.owed, mine, said, open_ones)
+
+
+def _not_among(
+    wanted: Iterable[RowRef],
+    mine: Sequence[Result],
+    said: Mapping[int, list[RowRef]],
+    open_ones: BitMap64,
+) -> list[RowRef]:
+    """Of rows that were asked for by name: those of which neither the sink nor a step has spoken."""
     names = came_names(mine)
     unnamed = _came_at_all(mine) - BitMap64(names)  # of a receipt that an earlier version has written
     return [
         row
-        for row in before.owed
+        for row in wanted
         if row.sequence in open_ones
         and row.sequence not in unnamed
         and not is_united(row.child)  # see `ask_for_new_rows`

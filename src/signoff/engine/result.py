@@ -24,7 +24,8 @@ class Kind(StrEnum):
     HELD = "held"
     """`name` is a sink that was not asked, `blob` the set of origins of the rows it would have got."""
     CAME = "came"
-    """`blob` holds the rows that came to a sink, of those it was asked for by name; taken or not."""
+    """`blob` holds the rows that came to a sink, of those it was asked for by name; taken or not. Also of a
+    whole batch, if rows of it are noted by name; and with `HELD`, those that have names of their own."""
     PART = "part"
     """`blob` is what the sink's commit needs to know of the part."""
     ERROR = "error"

@@ -58,6 +58,7 @@ def sink_task(
             [pa.field(n, to_arrow_type(t, timezone="UTC")) for n, t in sink_plan.schema.items()]
         ),
         attempts=state.attempts,
+        says_rows=bool(state.split),
         only=only,
         covered=tuple(covered),
         ordered_by=entry.config.ordered_by,

@@ -7,6 +7,7 @@ its step or sink; and an origin of which nothing is owed is settled.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +22,9 @@ from signoff.pipeline.model import OnFailure, SinkConfig
 from signoff.sinks.retry import exhausted
 
 Commit = Callable[[str, Sequence[bytes]], str | None]
+
+MOST_SPLIT = 10_000
+"""So many rows are noted by name of a batch that a sink owes as a whole; of others only their events."""
 
 BY_POLICY: dict[OnFailure, Outcome] = {
     "dead_letter": Outcome.DEAD_LETTERED,
@@ -155,6 +159,13 @@ def ask_for_new_rows(verdict: Round, results: Sequence[Result], asked: Mapping[s
             verdict.sinks[name] = replace(state, done=False, error=error, owed=rows)
 
 
+def note_split(rows: Iterable[RowRef]) -> str:
+    """What a sink that owes a whole batch notes of rows with names of their own: one of an event's rows may
+    not come again while others do. Not of united ones: they are asked for by their events."""
+    named = sorted({(row.sequence, row.child) for row in rows if row.child and not is_united(row.child)})
+    return json.dumps(named[:MOST_SPLIT]) if named else ""
+
+
 def _rows(result: Result) -> Iterable[RowRef]:
     assert result.blob is not None
     sequences, children = unpack_rows(result.blob)
@@ -215,4 +226,5 @@ def _judge_sink(
         since=before.since or now,
         owed=None if whole or untouched else tuple(owed),
         rows_of=origins if whole or untouched else None,
+        split=note_split(owed) if whole or untouched else "",
     )

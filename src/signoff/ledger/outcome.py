@@ -145,6 +145,9 @@ class SinkState:
     """Origins whose rows were handed on to another log, where they are not all settled yet."""
     rows_of: BitMap64 | None = None
     """Where it owes a whole batch: the origins of the rows that have come to it; None: not known."""
+    split: str = ""
+    """Where it owes a whole batch: the rows that have come to it under names of their own, as JSON: many
+    batches may wait. '' for none."""
 
     @property
     def to_ask(self) -> bool:

@@ -7,7 +7,8 @@ batches     one row per batch that is not folded: owed origins, delivered origin
             the origins that are settled. Batches of a source follow each other without gap.
 batch_sinks how far each sink is with a batch; removed with the batch. `handed`: origins whose rows wait in
             another log (see `signoff.link`), whatever becomes of them there. `rows_of`: where it owes a
-            whole batch, the origins of the rows that have come to it.
+            whole batch, the origins of the rows that have come to it; `owed_children` then names those that
+            have names of their own.
 exceptions  rows that were not simply delivered or filtered, and expired origins (stage ''). In the
             folded prefix only some are kept (see `folding`); `also_delivered` keeps the one bit of the
             folded bitmap that matters for them. `transient`: the last retry failed, and a later one may not.

@@ -22,7 +22,7 @@ def save_sinks(db: sqlite3.Connection, source: str, start: int, sinks: Mapping[s
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
             (source, start, name, sink.done, sink.attempts, redact(sink.error), sink.since,
-             *_pack(sink.owed), None if sink.handed is None else to_bytes(sink.handed),
+             *_pack(sink.owed, sink.split), None if sink.handed is None else to_bytes(sink.handed),
              None if sink.rows_of is None else to_bytes(sink.rows_of))
             for name, sink in sinks.items()
         ],
@@ -39,6 +39,7 @@ def load_sinks(db: sqlite3.Connection, source: str, start: int) -> dict[str, Sin
             _unpack(row["owed"], row["owed_children"]),
             None if row["handed"] is None else from_bytes(row["handed"]),
             None if row["rows_of"] is None else from_bytes(row["rows_of"]),
+            (row["owed_children"] or "") if row["owed"] is None else "",
         )
         for row in found
     }  # fmt: skip
@@ -74,9 +75,9 @@ def _owing(row: sqlite3.Row) -> OwingSink:
     return OwingSink(row["sink"], row["attempts"], row["error"], owed, waits=not to_ask)
 
 
-def _pack(owed: tuple[RowRef, ...] | None) -> tuple[bytes | None, str | None]:
+def _pack(owed: tuple[RowRef, ...] | None, split: str) -> tuple[bytes | None, str | None]:
     if owed is None:
-        return None, None
+        return None, split or None
     plain = BitMap64(row.sequence for row in owed if not row.child)
     children = [(row.sequence, row.child) for row in owed if row.child]
     return to_bytes(plain), json.dumps(children) if children else None
