@@ -74,6 +74,56 @@ def test_sqlite_refuses_the_one_row_and_writes_the_others(file: Path, statements
     assert [n for (n,) in on_sqlite(file, "SELECT number FROM events ORDER BY 1")] == OTHERS
 
 
+@pytest.mark.parametrize("rowid", ["", " WITHOUT ROWID"])
+@pytest.mark.parametrize(
+    "statements",
+    [
+        [TABLE.replace("text TEXT", "text TEXT, three AS (nullif(number, 3)) NOT NULL ON CONFLICT IGNORE")],
+        [TABLE.replace("number INTEGER", "number INTEGER UNIQUE ON CONFLICT IGNORE"), "number"],
+        [TABLE.replace("number INTEGER", "number INTEGER UNIQUE on /* x */ conflict\n replace"), "number"],
+        [
+            TABLE,
+            "CREATE TRIGGER no BEFORE INSERT ON events WHEN NEW.number = 3 BEGIN SELECT RAISE(IGNORE); END",
+        ],
+    ],
+    ids=["not null", "unique", "replace", "trigger"],
+)
+def test_sqlite_refuses_the_row_that_the_table_skips_without_a_word(
+    file: Path, statements: list[str], rowid: str
+) -> None:
+    taken = statements[-1] == "number"
+    on_sqlite(file, statements[0] + rowid, *([] if taken else statements[1:]))
+    if taken:
+        on_sqlite(file, "INSERT INTO events (event_id, number) VALUES ('another', 3)")
+    for _ in range(2):  # a replay says the same
+        refusals = write_batch(SqliteSink(file, "events", create_table=False), numbered(10))
+        assert [(one.index, one.transient) for one in refusals] == [(3, False)], refusals
+    there = on_sqlite(file, "SELECT number FROM events WHERE event_id <> 'another' ORDER BY 1")
+    assert [n for (n,) in there] == OTHERS
+    assert on_sqlite(file, "SELECT count(*) FROM events WHERE event_id = 'another'") == [(int(taken),)]
+
+
+def test_a_sqlite_row_that_is_there_is_no_refusal_though_the_table_keeps_updates_out(file: Path) -> None:
+    keep = "CREATE TRIGGER keep BEFORE UPDATE ON events BEGIN SELECT RAISE(IGNORE); END"
+    on_sqlite(file, TABLE, keep)
+    sink = SqliteSink(file, "events")
+    assert write_batch(sink, numbered(3)) == []
+    assert write_batch(sink, numbered(3)) == []
+    on_sqlite(file, "DROP TRIGGER keep", "UPDATE events SET text = 'old' WHERE number = 1", keep)
+    assert [one.index for one in write_batch(sink, numbered(3))] == [1]
+
+
+def test_a_default_that_sqlite_puts_in_the_place_of_null_is_kept(file: Path) -> None:
+    on_sqlite(
+        file,
+        "CREATE TABLE events (event_id TEXT PRIMARY KEY, "
+        "number INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 7)",
+    )
+    rows = pa.RecordBatch.from_pydict({"event_id": ["a", "b"], "number": pa.array([1, None], pa.int64())})
+    assert write_batch(SqliteSink(file, "events"), rows) == []
+    assert on_sqlite(file, "SELECT number FROM events ORDER BY 1") == [(1,), (7,)]
+
+
 @pytest.mark.parametrize(
     "key", ["event_id TEXT COLLATE NOCASE PRIMARY KEY", "event_id TEXT, UNIQUE (event_id COLLATE NOCASE)"]
 )

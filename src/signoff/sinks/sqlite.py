@@ -8,10 +8,15 @@ Whose fault an error is: the statement is compiled first, so what fails then is 
 that is missing). What fails while rows are written, other than locks, files and memory, is a row's: a
 constraint, a value, a trigger's RAISE, a generated column or an index over an expression. It is refused
 alone. Locks, a full disk, a file that was taken away are the sink's: the rows wait.
+
+A table can skip a row without an error (ON CONFLICT IGNORE, a trigger's RAISE(IGNORE)), or remove another
+event's row for it (ON CONFLICT REPLACE). The first is noticed by the number of rows that were changed, and
+the row that is not there is refused; the second is switched off by the statement, and breaks the constraint.
 """
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -38,6 +43,14 @@ _NO_RETRY_HELPS = (
     sqlite3.SQLITE_NOTADB,
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_AUTH,
+)
+_WORDLESS = re.compile(r"""--[^\n]*|/\*.*?\*/|'[^']*'|"[^"]*"|`[^`]*`|\[[^]]*]""", re.DOTALL)
+"""What is no keyword in a declaration: comments, texts, quoted names."""
+_REPLACES = re.compile(r"(?<!\bNULL )\bON CONFLICT REPLACE\b")
+"""For NOT NULL it only puts the default in the place of null."""
+_SKIPPED = (
+    "the table does not keep it, and says nothing "
+    "(a constraint with ON CONFLICT IGNORE, or a trigger with RAISE(IGNORE))"
 )
 
 
@@ -139,6 +152,8 @@ class _SqliteWriter(Writer):
         """Device and number of the file that is open."""
         self._version = -1
         """Of the file's schema, when it was found to fit."""
+        self._sql = ""
+        """Writes a row."""
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
         sorted_out = fit(rows)
@@ -150,7 +165,7 @@ class _SqliteWriter(Writer):
             connection = self._connected()
             try:
                 with self._transaction(connection, schema) as sql:
-                    refusals = self._upsert(connection, sql, values)
+                    refusals = self._upsert(connection, sql, schema, values)
             except _TransactionEnded:
                 refusals = self._upsert_apart(connection, schema, values)
         except sqlite3.Error as error:
@@ -164,15 +179,16 @@ class _SqliteWriter(Writer):
         """A transaction in which the table is there; with the statement that writes a row."""
         connection.execute("BEGIN IMMEDIATE")
         try:
-            sql = _upsert_sql(self._sink.table, schema.names)
             if _version(connection) != self._version:
                 self._ready_for = None  # dropped or altered while we run: it is made anew if it may be
             if self._ready_for != schema:
                 self._make_ready(connection, schema)
                 self._version = _version(connection)
-                _compile(connection, f"{sql} /* {self._version} */", len(schema))
+                replaces = _replaces_others(connection, self._sink.table)
+                self._sql = _upsert_sql(self._sink.table, schema.names, replaces)
+                _compile(connection, f"{self._sql} /* {self._version} */", len(schema))
                 self._ready_for = schema
-            yield sql
+            yield self._sql
             connection.execute("COMMIT")
         except BaseException:
             self._ready_for = None
@@ -188,7 +204,7 @@ class _SqliteWriter(Writer):
         def write(start: int, end: int) -> None:
             try:
                 with self._transaction(connection, schema) as sql:
-                    connection.executemany(sql, values[start:end])
+                    self._write(connection, sql, schema, values[start:end])
             except (sqlite3.Error, OverflowError) as error:
                 if not _is_a_rows(error):
                     raise
@@ -242,13 +258,27 @@ class _SqliteWriter(Writer):
                 if one.name.lower() not in known:
                     connection.execute(f"ALTER TABLE {table} ADD COLUMN {_declaration(one)}")
 
+    def _write(
+        self, connection: sqlite3.Connection, sql: str, schema: pa.Schema, values: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """Write rows, and raise RowsRejected if one of them is not in the table then."""
+        if connection.executemany(sql, values).rowcount == len(values):
+            return
+        # Also where an update was skipped: a row that is as it should be is there, whoever wrote it.
+        look = _look_sql(self._sink.table, schema.names)
+        if not all(connection.execute(look, row).fetchone() for row in values):
+            raise RowsRejected(f'table "{self._sink.table}": {_SKIPPED}')
+
     def _upsert(
-        self, connection: sqlite3.Connection, sql: str, values: Sequence[tuple[Any, ...]]
+        self, connection: sqlite3.Connection, sql: str, schema: pa.Schema, values: Sequence[tuple[Any, ...]]
     ) -> list[Refusal]:
         def write(start: int, end: int) -> None:
             connection.execute("SAVEPOINT rows")
             try:
-                connection.executemany(sql, values[start:end])
+                self._write(connection, sql, schema, values[start:end])
+            except RowsRejected:
+                connection.execute("ROLLBACK TO rows")
+                raise
             except (sqlite3.Error, OverflowError) as error:
                 if not _is_a_rows(error):
                     raise
@@ -307,12 +337,29 @@ def _unique_event_id(connection: sqlite3.Connection, table: str) -> bool:
     return False
 
 
-def _upsert_sql(table: str, names: Sequence[str]) -> str:
+def _replaces_others(connection: sqlite3.Connection, table: str) -> bool:
+    """Whether a constraint of the table removes other rows for a new one."""
+    found = connection.execute(
+        "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE", [table]
+    ).fetchone()
+    words = " ".join(_WORDLESS.sub(" ", str(found[0]) if found else "").split())
+    return _REPLACES.search(words.upper()) is not None
+
+
+def _look_sql(table: str, names: Sequence[str]) -> str:
+    same = " AND ".join(f"{_quoted(name)} {'=' if name == EVENT_ID else 'IS'} ?" for name in names)
+    return f"SELECT 1 FROM {_quoted(table)} WHERE {same}"
+
+
+def _upsert_sql(table: str, names: Sequence[str], abort: bool = False) -> str:
+    """With `abort`, no constraint of the table decides itself what becomes of a row that breaks it. (Only
+    where it must be: it is then so for the statements of triggers as well.)"""
     columns = ", ".join(map(_quoted, names))
     marks = ", ".join("?" * len(names))
     updates = ", ".join(f"{_quoted(name)} = excluded.{_quoted(name)}" for name in names if name != EVENT_ID)
     action = f"UPDATE SET {updates}" if updates else "NOTHING"
-    return f"INSERT INTO {_quoted(table)} ({columns}) VALUES ({marks}) ON CONFLICT ({EVENT_ID}) DO {action}"
+    insert = f"INSERT{' OR ABORT' if abort else ''} INTO {_quoted(table)} ({columns}) VALUES ({marks})"
+    return f"{insert} ON CONFLICT ({EVENT_ID}) DO {action}"
 
 
 def _declaration(column: pa.Field) -> str:
