@@ -10,7 +10,7 @@ import pytest
 from pyroaring import BitMap64
 
 from signoff.engine.answers import Bearer, LedgerAnswers
-from signoff.engine.replay_batch import new_replay
+from signoff.engine.replay_batch import new_replay, replay_name
 from signoff.ledger import DeadLetter, DeadLetters, Ledger, Outcome, RowOutcome, RowRef, SinkState
 from signoff.ledger.outcome import Wait
 from signoff.link.handover import HandoverConfig, HandoverSink, LinkPlace
@@ -37,9 +37,9 @@ class Scene:
         self.bearer = Bearer(config, self.ledger, self.notes, answers, {}, outside=False)
         self.ledger.open_batch("incoming", 0, 10, ["table"])
 
-    def hand_on(self, *events: int, batch: BatchRef = EVENTS) -> None:
+    def hand_on(self, *events: int, batch: BatchRef = EVENTS, child: str = "") -> None:
         writer = self.sink.open(Part(batch, 0, 0))
-        ids = [f"incoming/{n}" for n in events]
+        ids = [f"incoming/{n}{child}" for n in events]
         writer.write(pa.record_batch({"event_id": ids, "n": events, "_origin": pa.array(events, pa.int64())}))
         part = writer.close()
         assert part is not None
@@ -172,3 +172,28 @@ def test_a_replay_that_no_letter_is_of_any_more_says_nothing_of_a_batch_with_the
         scene.bearer.tend()
     account = scene.ledger.account("incoming", 10)
     assert (account.delivered, account.refused, scene.owed) == (10, 0, [])
+
+
+def test_a_letter_whose_rows_are_in_two_parts_is_closed_by_the_last_of_them(
+    scene: Scene, tmp_path: Path
+) -> None:
+    dead = RowOutcome(RowRef(0), "step", Outcome.DEAD_LETTERED, "no")
+    scene.ledger.record("incoming", 0, 10, delivered=ALL - BitMap64([0]), outcomes=[dead],
+                        sinks={"table": SinkState(done=True)}, owed=BitMap64())  # fmt: skip
+    with DeadLetters(tmp_path / "dead_letters.db") as letters:
+        scene.bearer.letters = letters
+        letters.add([letter := DeadLetter("incoming/0", "step", "no", b"{}")])
+        letters.request_replay([letter])
+        batch = new_replay("incoming", [letter])
+        letters.claim([letter], replay_name(batch))
+        scene.hand_on(0, batch=batch, child="/0")
+        scene.hand_on(0, batch=batch, child="/1")  # killed, and the step gives another row the second time
+        letters.hand_on([letter], ["table"], "")
+        scene.settle(0, 1)
+        scene.bearer.tend()
+        assert letters.get(*letter.key)[0].status == "handed" and len(scene.notes.each()) == 2
+        scene.settle(1, 2, 1)
+        scene.bearer.tend()
+        (known,) = letters.get(*letter.key)
+    assert (known.status, known.reason) == ("stored", '"table" refused it: no')
+    assert scene.ledger.account("incoming", 10).dead_lettered == 1 and not scene.notes.each()

@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -27,7 +26,7 @@ from signoff.engine.replay_batch import is_of_letters
 from signoff.engine.verdict import BY_POLICY
 from signoff.errors import SignoffError
 from signoff.ledger.batches import Answer
-from signoff.ledger.dead_letters import DeadLetters
+from signoff.ledger.dead_letters import DeadLetter, DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BUFFER, OTHERS, BatchState, EventId, Outcome, RowOutcome, RowRef, Wait
 from signoff.ledger.sequences import from_numpy, from_range
@@ -36,6 +35,7 @@ from signoff.link.notes import Handed, LinkNotes
 from signoff.log import LogReader, trim
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.secrets import redact
+from signoff.sinks.contract import BatchRef
 
 logger = logging.getLogger(__name__)
 
@@ -217,22 +217,31 @@ class Bearer:
 
     def _without_replays(self, parts: list[Handed], settled: BitMap64) -> list[Handed]:
         """Tell replayed letters what became of their rows; returns the parts that are of no replay."""
-        rest = []
+        if self.letters is None:
+            return parts
+        rest = [part for part in parts if not part.batch.replay]
+        replays: dict[BatchRef, list[Handed]] = {}
         for part in parts:
-            of_batch = [] if self.letters is None else letters_of(self.letters, part)
-            if not of_batch or self.letters is None:
-                if self.letters is None or not is_of_letters(part.batch):
-                    rest.append(part)
-                elif settled.range_cardinality(part.first, part.last) == part.last - part.first:
-                    self._forget([part])  # they are replayed as another batch, or not at all
-                continue
-            answer = self._answer(part, settled)
-            tell = partial(tell_letters, self._ledger, self.letters, outside=self._outside)
-            if tell(of_batch, part, answer):
-                self._again_at = min(self._again_at, time.monotonic() + _LOOK_AGAIN_S)
-            elif not answer.still:
-                self._forget([part])
+            if part.batch.replay:
+                replays.setdefault(part.batch, []).append(part)
+        for batch, some in replays.items():
+            if of_batch := letters_of(self.letters, some[0]):
+                self._tell(self.letters, of_batch, some, settled)
+            elif not is_of_letters(batch):
+                rest += some
+            elif all(settled.range_cardinality(x.first, x.last) == x.last - x.first for x in some):
+                self._forget(some)  # their letters are replayed as another batch, or not at all
         return rest
+
+    def _tell(
+        self, letters: DeadLetters, of_batch: Sequence[DeadLetter], parts: list[Handed], settled: BitMap64
+    ) -> None:
+        """Tell the letters of one replay. It has several parts if it was killed, and had other rows then."""
+        answer = self._together([self._answer(part, settled) for part in parts], at_once=False)
+        if tell_letters(self._ledger, letters, of_batch, parts[0], answer, outside=self._outside):
+            self._again_at = min(self._again_at, time.monotonic() + _LOOK_AGAIN_S)
+        elif not answer.still:
+            self._forget(parts)
 
     def _bring(self, parts: list[Handed], settled: BitMap64) -> bool:
         """Tell a batch; false when it must be tried again although nothing may have changed."""
