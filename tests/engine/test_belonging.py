@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -369,6 +371,52 @@ def test_a_reset_may_be_repeated_and_interrupted(place: Place) -> None:
         assert reset(place.graph, ledger, "incoming").events == 0
     place.run(1)
     assert place.audit() == {**place.audit(), "delivered": 5, "refused": 6}
+
+
+@pytest.mark.parametrize("kills", [(2,), (1,), (2, 1), (1, 2)])
+def test_a_reset_that_was_killed_between_its_renames_has_not_forgotten_the_place(
+    place: Place, kills: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.run(10, settled=4)
+    for rename in kills:
+        renames = iter(range(1, 3))
+
+        def replace(old: Path, new: Path, last: int = rename, renames: Iterator[int] = renames) -> None:
+            if next(renames) == last:
+                raise Killed
+            old.rename(new)
+
+        with monkeypatch.context() as patched, place.ledger() as ledger, pytest.raises(Killed):
+            patched.setattr("signoff.log.anew.os", SimpleNamespace(replace=replace))
+            reset(place.graph, ledger, "incoming")
+    with place.ledger() as ledger:
+        reset(place.graph, ledger, "incoming")
+    writer = LogWriter(place.log, LogSettings())
+    assert writer.last == (1, 9) and writer.next_sequence == 10
+    writer.close()
+    put_aside = sorted(path.name for path in (place.state / "given-up").iterdir())
+    assert put_aside == ["incoming-1"], "the old log is kept, and nothing else"
+    place.run(1)
+    assert place.audit() == {**place.audit(), "delivered": 5, "refused": 6}
+
+
+def test_the_place_of_a_reset_that_was_killed_long_ago_is_not_that_of_a_log_which_is_gone(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise Killed
+
+    place.run(10)
+    with monkeypatch.context() as patched, place.ledger() as ledger, pytest.raises(Killed):
+        patched.setattr("signoff.log.anew.os", SimpleNamespace(replace=killed))
+        reset(place.graph, ledger, "incoming")
+    place.run(5)  # with the old log, which was in its place still
+    shutil.rmtree(place.log)
+    with place.ledger() as ledger:
+        assert reset(place.graph, ledger, "incoming").next_sequence == 15
+    writer = LogWriter(place.log, LogSettings())
+    assert writer.last == (None, None), "it begins from the start: nothing is left out"
+    writer.close()
 
 
 def test_a_source_that_left_the_pipeline_is_named_and_can_be_given_up(place: Place) -> None:

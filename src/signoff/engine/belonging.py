@@ -68,7 +68,7 @@ class Identity:
     state: str
     run: int
     beginning: int | None
-    """The last start since `run` that had begun to stamp; neither it nor those between may have ended it."""
+    """The last start that had begun to stamp. It has not come to its end, nor has any since `run`."""
     stamped: frozenset[str]
 
     def accepts(self, stamp: Stamp) -> bool:

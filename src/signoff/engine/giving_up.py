@@ -5,11 +5,13 @@ it can be (it gets a negative answer, as for something that may be taken another
 twice: the new log begins behind every number that anybody may have seen.
 
 Only while no run is alive. The ledger is written first, then the log: a kill in between leaves a log of which
-everything is settled, or none, and the command can be called again.
+everything is settled, or none, and the command can be called again: it finds the place of the source then.
 """
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +30,7 @@ from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BUFFER, Account, EventId, Outcome, RowOutcome, RowRef, SinkState
 from signoff.link.notes import LinkNotes
 from signoff.log import LogReader
-from signoff.log.anew import begin_anew, last_whole
+from signoff.log.anew import FRESH, begin_anew, last_whole
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import SourceConfig
 from signoff.private import make_private
@@ -73,7 +75,9 @@ def drop(graph: Graph, ledger: Ledger, name: str) -> int:
 def reset(graph: Graph, ledger: Ledger, name: str) -> GivenUp:
     """Give up what is in flight, and begin a log behind it: of a source, or of a buffer."""
     directory, end = graph.state / "log" / name, _used(graph, ledger, name)
-    _, place = last_whole(directory)
+    left = list(_left_by_kills(graph.state, name))
+    begun = [] if directory.exists() else [log for log in left if last_whole(log)[0] == end]
+    _, place = last_whole(begun[0] if begun else directory)
     if name in graph.sources:
         config = graph.nodes[name].config
         assert isinstance(config, SourceConfig)
@@ -87,6 +91,8 @@ def reset(graph: Graph, ledger: Ledger, name: str) -> GivenUp:
     for kind in ("log", "links") if name.endswith(BUFFER) else ("log", "intake"):
         make_private(graph.state / kind / name)
         belonging.stamp(f"{kind}/{name}")
+    for log in left:
+        shutil.rmtree(log, ignore_errors=True)
     return GivenUp(given_up, end, aside)
 
 
@@ -177,6 +183,14 @@ def _aside(state: Path, name: str) -> Path:
     while (state / GIVEN_UP / f"{name}-{number}").exists():
         number += 1
     return state / GIVEN_UP / f"{name}-{number}"
+
+
+def _left_by_kills(state: Path, name: str) -> Iterator[Path]:
+    """New logs of resets that were killed. When the old one was out of its place already, nothing else tells
+    where the source goes on; if it begins where the next one will, nothing was received since."""
+    mine = re.compile(re.escape(name) + r"-\d+" + re.escape(FRESH))
+    if (state / GIVEN_UP).is_dir():
+        yield from (path for path in (state / GIVEN_UP).iterdir() if mine.fullmatch(path.name))
 
 
 def check_name(graph: Graph, ledger: Ledger, name: str) -> None:

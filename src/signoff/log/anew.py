@@ -24,6 +24,8 @@ from signoff.log.segment import (
 )
 from signoff.private import make_private
 
+FRESH = ".new"
+
 
 def last_whole(directory: Path) -> tuple[int, Place]:
     """Up to where a log, damaged or not, can be read, and the place of the event before; (0, …) of none."""
@@ -46,10 +48,11 @@ def begin_anew(directory: Path, first: int, before: Place, aside: Path) -> None:
     """Put a new, empty log in the place of whatever is there, which goes to `aside`.
 
     Its first event has the number `first`, and the source goes on after `before`. After a kill the directory
-    holds the old log, the new one, or is missing; call it again then.
+    holds the old log, the new one, or is missing; call it again then. If it is missing, `aside` with FRESH
+    behind its name is the new one.
     """
     make_private(aside.parent)
-    fresh = aside.with_name(f"{aside.name}.new")
+    fresh = aside.with_name(aside.name + FRESH)
     shutil.rmtree(fresh, ignore_errors=True)
     make_private(fresh)
     write_whole(segment_path(fresh, first), pack_segment_header(SegmentHeader(first, before)))
