@@ -17,6 +17,7 @@ from pyroaring import BitMap64
 
 from signoff.clock import ClockWatch
 from signoff.errors import SourceError
+from signoff.sources import file_content
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source
 from signoff.sources.files import FilesConfig
 from tests.sources.offers import acknowledged, context, drain, errors, log, payloads, receive, resume_after
@@ -771,3 +772,41 @@ def test_a_directory_with_brackets_in_its_name_is_read_and_one_that_is_missing_i
     (tmp_path / "p[2]").mkdir()
     with pytest.raises(SourceError, match=r"p\[2\]/in does not exist"):
         opened(tmp_path / "p[2]", path="in/*.jsonl")
+
+
+@pytest.mark.case(46)
+@pytest.mark.parametrize("way", ["delete", "move"])
+@pytest.mark.parametrize("change", ["rewritten", "touched"])
+def test_a_file_that_changes_while_it_is_compared_goes_only_if_it_holds_what_was_read(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, way: str, change: str
+) -> None:
+    path, text = folder / "a.jsonl", lines(LARGE, "a")
+    path.write_text(text)
+    source = opened(tmp_path, once=False, on_acknowledge=way)
+    log(source, drain(source, patience=5))
+    os.utime(path, (1, 1))  # so that it is compared
+    monkeypatch.setattr(file_content, "STEP_BYTES", 4096)
+    hash_on, steps = file_content.ContentFile.hash_on, 0
+
+    def late(self: file_content.ContentFile, upto: int | None = None) -> bool:
+        nonlocal steps
+        ended, steps = hash_on(self, upto), steps + 1
+        if steps == 1:
+            if change == "rewritten":
+                os.pwrite(descriptor, b"b", 0)
+            os.utime(self.path, (2, 2))
+        return ended
+
+    descriptor = os.open(path, os.O_RDWR)
+    with monkeypatch.context() as patched:
+        patched.setattr(file_content.ContentFile, "hash_on", late)
+        source.settle(acknowledged(*range(LARGE)))
+        while not source.drained():
+            source.tend()
+    os.close(descriptor)
+    assert steps > 1
+    assert path.exists() == (change == "rewritten")
+    found, _ = serve(source, LARGE)
+    assert found == ([] if change == "touched" else [b"b" + text.encode()[1:10], *text.encode().split()[1:]])
+    assert not path.exists()
+    source.close()

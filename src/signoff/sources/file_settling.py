@@ -253,11 +253,15 @@ class PutAway:
         if not content.hash_on():
             return False
         same = content.hashed == file.size and content.digest() == file.digest
+        quiet = content.stamp() == content.opened
         self._close_check()
         aside = self._aside(file)
-        if same:
+        if same and quiet:
             return self._take(file, aside)
         put_back(aside, self._base / file.path)
+        if same:  # what was compared already may hold something else by now
+            self._queue.append(file)
+            return True
         return self._leave(file, gone=False)
 
     def _close_check(self) -> None:
