@@ -25,9 +25,18 @@ from signoff.engine.joints import buffer_place
 from signoff.errors import LogError, StateError
 from signoff.intake import read_status
 from signoff.ledger.batches import Answer
-from signoff.ledger.dead_letters import DeadLetters
+from signoff.ledger.dead_letters import DeadLetters, close_letters
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.outcome import BUFFER, Account, EventId, Outcome, RowOutcome, RowRef, SinkState
+from signoff.ledger.outcome import (
+    BUFFER,
+    Account,
+    EventId,
+    Outcome,
+    Resolution,
+    RowOutcome,
+    RowRef,
+    SinkState,
+)
 from signoff.link.notes import LinkNotes
 from signoff.log import LogReader
 from signoff.log.anew import FRESH, begin_anew, last_whole
@@ -150,24 +159,28 @@ def _refusals(origins: BitMap64, stage: str, reason: str) -> list[RowOutcome]:
 
 
 def _release_fronts(graph: Graph, ledger: Ledger, name: str) -> None:
-    """Events whose rows were in a buffer wait for nothing there any more: they are refused."""
+    """Events whose rows were in a buffer wait for nothing there any more: they are refused. Letters whose
+    replayed rows were in it are stored again."""
     buffer = name.removesuffix(BUFFER)
+    reason = f'given up: the buffer "{buffer}" was reset'
     sinks = {joint.sink for _, joint in all_joints(graph) if joint.source == name} | {buffer}
     for source in ledger.sources():
         for known in ledger.open_batches(source):
             for sink in sinks & known.sinks.keys():
                 if rows := known.sinks[sink].handed:
-                    refusals = _refusals(
-                        rows & known.owed, sink, f'given up: the buffer "{buffer}" was reset'
-                    )
+                    refusals = _refusals(rows & known.owed, sink, reason)
                     answer = Answer(rows, BitMap64(), BitMap64(), refusals, at_once=True)
                     ledger.release(source, known.ref.start, known.ref.end, sink, answer)
+    with DeadLetters(graph.state / "dead_letters.db") as letters:
+        handed = [x for x in letters.each(statuses=("handed",), brief=True) if sinks & set(x.handed)]
+        again = [Resolution(*letter.key, Outcome.DEAD_LETTERED, reason) for letter in handed]
+        close_letters(ledger, letters, again)
     place = buffer_place(graph, name)
     if place.database.exists():
         notes = LinkNotes(place.database)
         try:
-            for handed in notes.each():
-                notes.forget(handed)
+            for noted in notes.each():
+                notes.forget(noted)
         finally:
             notes.close()
 
