@@ -31,7 +31,7 @@ from zlib import crc32
 import pyarrow as pa
 from pyspark.sql.types import StringType
 
-from signoff.engine import answers, batch, delivery, parking, waiting
+from signoff.engine import answers, batch, delivery, parking, repeats, waiting
 from signoff.engine.answers import Bearer, build_bearers
 from signoff.engine.batch import BatchRunner
 from signoff.engine.compile import Delivery, ErrorPlan, Plan, SinkPlan
@@ -167,6 +167,10 @@ class Outside:
     tried: dict[tuple[str, str], int] = field(default_factory=dict)
     decided: dict[tuple[str, Row], tuple[str, Decision, Owner | None]] = field(default_factory=dict)
     """What the index said last of a row at a dedupe, and its key."""
+    undecided: set[tuple[str, Row]] = field(default_factory=set)
+    """Rows that came to a dedupe only when its index could not be used."""
+    unusable: float = 0.0
+    """How often it cannot."""
     runs: dict[tuple[str, Row], int] = field(default_factory=dict)
     """How often a step was run for a row."""
     down: set[str] = field(default_factory=set)
@@ -478,6 +482,11 @@ class Query:
         key = f"key {int(outside.world.chance('key', step, row) * 3)}"
         arrival = Comes(row[1], row[2], row[1], key.encode())
         machine.point("before a key is claimed", locked=True)
+        if machine.rng.random() < outside.unusable:
+            outside.story.append(f"{step}: {row} waits, the index cannot be used")
+            if (step, row) not in outside.decided:
+                outside.undecided.add((step, row))
+            return "waits"
         index = KeyIndex(self.graph.state / FILE)
         try:
             fates = Fates(machine.ledger)
@@ -486,6 +495,7 @@ class Query:
         finally:
             index.close()
         outside.decided[step, row] = key, *decided
+        outside.undecided.discard((step, row))
         outside.story.append(f"{step}: {row} with {key} {decided[0]} {decided[1]}")
         machine.point("a key is claimed", locked=True)
         says: dict[Decision, Literal["passes", "drops", "waits"]] = {
@@ -580,7 +590,7 @@ class Machine:
     def _patch(self) -> None:
         LazyThread.machine = self
         threads = SimpleNamespace(Thread=LazyThread, Lock=threading.Lock)
-        for module in (parking, waiting, batch):
+        for module in (parking, waiting, batch, repeats):
             self._patches.enter_context(patch.object(module, "time", self.clock))
         self._patches.enter_context(patch.object(delivery, "threading", threads))
         self._patches.enter_context(patch.object(delivery, "_RECEIPT_AFTER_S", -1.0))
@@ -600,8 +610,8 @@ class Machine:
             sink._log = sink._notes = None
         for bearer in self.bearers:
             bearer.close()
-        for repeats in self.repeats:
-            repeats.close()
+        for each in self.repeats:
+            each.close()
         self.ledger.close()
         self.letters.close()
         self._patches.close()

@@ -1,4 +1,4 @@
-"""Random pipelines with a `dedupe`: kills, expiries, refusals and outages, without Spark.
+"""Random pipelines with a `dedupe`: kills, expiries, refusals, outages and full disks, without Spark.
 
 As `test_settlement_model`, with the real index of keys in the place where a worker asks it. Who is the first
 depends on the order and on what becomes of others, so what must hold is said of what the index has answered.
@@ -67,6 +67,11 @@ class Run(settlement.Run):
             super().__init__(seed, directory)
         finally:
             settlement.random_world = made
+        self.outside.unusable = 0.15 if self.world.chance("unusable") < 0.5 else 0.0
+
+    def settle_all(self) -> None:
+        self.outside.unusable = 0.0
+        super().settle_all()
 
     def check_acknowledged(self, source: str, number: int) -> None:
         """See `check_end`."""
@@ -79,6 +84,8 @@ class Run(settlement.Run):
             self.outcomes(source.name, source.events)
         for step in (each.name for each in self.world.steps if each.kind == "dedupe"):
             self.check_step(step)
+        for step, row in sorted(self.outside.undecided):
+            assert self.is_lost(row), f"{step}: nothing was ever decided about {row}, yet it was acknowledged"
 
     def is_lost(self, row: tuple[str, int] | Row) -> bool:
         return self.outside.told[row[0], row[1]] in LOST

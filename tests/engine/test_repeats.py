@@ -1,0 +1,111 @@
+"""What the driver says of rows that wait for the events they repeat: without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyroaring import BitMap64
+
+from signoff.catalog import default
+from signoff.engine.repeats import Repeats
+from signoff.engine.result import Kind
+from signoff.ledger import Ledger
+from signoff.ledger.fates import Fates
+from signoff.ledger.outcome import Outcome, RowOutcome, RowRef, SinkState
+from signoff.pipeline.graph import Graph
+from signoff.pipeline.load import load
+from signoff.state.key_index import FILE, Arrival, Decision, KeyIndex
+
+PIPELINE = """
+name: tested
+state: ./state
+sources: {incoming: {type: files, path: ./in}}
+transforms: {once: {type: dedupe, input: incoming, keys: [KEY]}}
+sinks: {archive: {type: files, input: once, path: ./out}}
+"""
+WITHIN = 10**10
+
+
+class World:
+    """An engine without a plan: its ledger, its index, and what a worker asks."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.ledger = Ledger(directory / "state" / "ledger.db", keep_batches=1)
+        self.worker = KeyIndex(directory / "state" / FILE)
+        self.repeats = self.start("customer")
+
+    def start(self, key: str) -> Repeats:
+        file = self.directory / "pipeline.yaml"
+        file.write_text(PIPELINE.replace("KEY", key))
+        self.graph: Graph = load(file, default())
+        config: Any = self.graph.nodes["once"].config
+        self.definition = config.definition
+        return Repeats(self.graph, self.graph, self.ledger)
+
+    def open(self, *sequences: int) -> None:
+        for sequence in sequences:
+            self.ledger.open_batch("incoming", sequence, sequence + 1, ["archive"])
+
+    def claim(self, sequence: int, key: str, child: str = "") -> Decision:
+        rows = [Arrival(sequence, child, sequence, key.encode())]
+        fates = Fates(self.ledger)
+        return self.worker.claim("once", self.definition, "incoming", rows, WITHIN, fates)[0][0]
+
+    def end(self, sequence: int, *, refused: bool = False) -> None:
+        outcomes = [RowOutcome(RowRef(sequence), "archive", Outcome.REFUSED, "no")] if refused else []
+        self.ledger.record(
+            "incoming",
+            sequence,
+            sequence + 1,
+            delivered=BitMap64() if refused else BitMap64([sequence]),
+            outcomes=outcomes,
+            sinks={"archive": SinkState(done=True)},
+            owed=BitMap64(),
+        )
+
+    def news(self, *rows: RowRef) -> tuple[list[tuple[Kind, str]], set[int]]:
+        said, unknown = self.repeats.news("incoming", "once", rows)
+        return [(each.kind, each.child or "") for each in said], set(unknown)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.repeats.close()
+    made.worker.close()
+    made.ledger.close()
+
+
+def test_a_row_that_was_never_decided_about_is_asked_again_and_not_passed_over(world: World) -> None:
+    world.open(0, 1)
+    world.claim(0, "a")
+    assert world.claim(1, "a", "0") == Decision.WAITS  # of 1/1, the disk was full
+    rows = RowRef(1, "0"), RowRef(1, "1")
+    assert world.news(*rows) == ([(Kind.WAITS, "0"), (Kind.WAITS, "1")], set())
+    world.end(0)
+    assert world.news(*rows) == ([], {1})
+    assert world.news(RowRef(1)) == ([], {1}), "asked by event: nobody knows of which rows"
+    assert world.news(rows[0]) == ([(Kind.DROPPED, "0")], set())
+
+
+def test_what_is_tidied_is_not_what_a_batch_has_claimed_that_was_opened_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.open(0)
+    world.claim(0, "a")
+    waiting = world.repeats._index.waiting
+
+    def meanwhile(source: str) -> Any:
+        if world.ledger.books("incoming").next == 1:
+            world.open(1)
+            world.claim(1, "a")
+        return waiting(source)
+
+    monkeypatch.setattr(world.repeats._index, "waiting", meanwhile)
+    world.repeats.tidy("incoming", 0)
+    assert [each.sequence for each in world.worker.waiting("incoming")] == [1]
