@@ -151,7 +151,7 @@ class SourceConfig(NodeConfig):
         return written and not acknowledges and not self.always_answers
 
     def reads(self, base: Path) -> str | None:
-        """The path or glob of the files that are read, absolute; None for a source that reads none."""
+        """The path or glob of the files that are read, absolute (see `globs.pattern_of`); None for none."""
         return None
 
 

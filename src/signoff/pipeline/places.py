@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from signoff.errors import Problem
+from signoff.globs import is_glob, plain
 from signoff.pipeline.draft import DraftNode
 from signoff.pipeline.model import NodeConfig, SinkConfig, SourceConfig
 
@@ -66,15 +67,15 @@ class _Reading:
 
     @classmethod
     def of(cls, pattern: str) -> _Reading:
-        if not glob.has_magic(pattern):
-            path = Path(pattern)
+        if not is_glob(pattern):
+            path = Path(plain(pattern))
             if path.is_dir():
                 return cls(path.resolve(), (), "*")
-            return cls(path.parent.resolve(), (), path.name)
+            return cls(path.parent.resolve(), (), Path(pattern).name)
         *parts, name = Path(pattern).parts
         static = []
-        while parts and not glob.has_magic(parts[0]):
-            static.append(parts.pop(0))
+        while parts and not is_glob(parts[0]):
+            static.append(plain(parts.pop(0)))
         if name == "**":
             parts, name = [*parts, "**"], "*"
         return cls(Path(*static).resolve(), tuple(parts), name)

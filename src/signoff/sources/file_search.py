@@ -24,6 +24,7 @@ from pathlib import Path
 
 from signoff.clock import ClockWatch
 from signoff.errors import SourceError
+from signoff.globs import is_glob, pattern_of, plain
 from signoff.sources.contract import Resume
 from signoff.sources.file_content import ContentFile, Stamp
 from signoff.sources.file_moves import ASIDE
@@ -60,7 +61,9 @@ class FileSearch:
 
     def __init__(self, base: Path, rules: Rules, registry: FileRegistry, appendable: Callable[[str], bool]):
         self._base = base
-        self._pattern = str(base / rules.path)
+        self._pattern = pattern_of(base, rules.path)
+        self._whole = str(base / rules.path)
+        """The path, should it be no glob but a directory."""
         self._prefix = f"{base}{os.sep}"
         self._rules, self._registry, self._appendable = rules, registry, appendable
         self._changing: dict[str, tuple[int, int, float]] = {}
@@ -84,11 +87,12 @@ class FileSearch:
     def require_path(self, resume: Resume) -> None:
         """Raise SourceError when there is not even a directory to look into."""
         place = Path(self._pattern)
-        if glob.has_magic(self._pattern):
-            while glob.has_magic(str(place)):
+        if is_glob(self._pattern):
+            while is_glob(str(place)):
                 place = place.parent
         elif resume.next_sequence > 0:
             place = place.parent  # a single file may have been read and moved away
+        place = Path(plain(str(place)))
         if not place.exists():
             raise SourceError(
                 f"{place} does not exist (from `path: {self._rules.path}`); create it or correct `path`"
@@ -217,10 +221,10 @@ class FileSearch:
 
     def _candidates(self) -> Iterator[str]:
         root, name = os.path.split(self._pattern)
-        if os.path.isdir(self._pattern):  # noqa: PTH112
-            names = _entries(self._pattern, None)
-        elif glob.has_magic(name) and not glob.has_magic(root) and name != "**":
-            names = _entries(root, name)
+        if os.path.isdir(self._whole):  # noqa: PTH112
+            names = _entries(self._whole, None)
+        elif is_glob(name) and not is_glob(root) and name != "**":
+            names = _entries(plain(root), name)
         else:
             names = glob.iglob(self._pattern, recursive=True)  # noqa: PTH207
         away = self._rules.away

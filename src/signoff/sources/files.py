@@ -26,6 +26,7 @@ from pyroaring import BitMap64
 
 from signoff.durable import make_directory
 from signoff.errors import SourceError
+from signoff.globs import pattern_of
 from signoff.pipeline.model import SourceConfig
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
 from signoff.sources.events import event_batch
@@ -88,7 +89,7 @@ class FilesConfig(SourceConfig):
     """Whether each event carries the path of its file as header `file`."""
 
     def reads(self, base: Path) -> str:
-        return str(base / self.path)
+        return pattern_of(base, self.path)
 
     def writes(self, base: Path) -> tuple[tuple[Path, str], ...]:
         moves = self.on_acknowledge == "move", self.on_refuse == "move"
