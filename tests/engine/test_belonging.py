@@ -24,7 +24,7 @@ from signoff.ledger.audit import audit
 from signoff.ledger.outcome import SinkState
 from signoff.ledger.sequences import from_range
 from signoff.log import LogReader, LogWriter
-from signoff.log.segment import list_segments, segment_path
+from signoff.log.segment import SegmentHeader, list_segments, segment_path
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.load import load
 from signoff.pipeline.model import LogSettings
@@ -80,11 +80,11 @@ class Place:
         return found.total.as_dict()
 
 
-def receive(log: Path, number: int) -> int:
+def receive(log: Path, number: int, at: int = 0) -> int:
     writer = LogWriter(log, LogSettings())
     if number:
         first = writer.next_sequence
-        rows = [{"payload": b"x", "received_at": 0, "unit": 1, "position": first + n} for n in range(number)]
+        rows = [{"payload": b"x", "received_at": at, "unit": 1, "position": first + n} for n in range(number)]
         writer.append(pa.RecordBatch.from_pylist(rows, schema=EVENT_SCHEMA))
     writer.close()
     return LogReader(log).head()
@@ -201,7 +201,7 @@ def test_a_log_that_lacks_events_which_are_not_settled_is_refused(place: Place) 
 def receive_at(log: Path, first: int) -> None:
     from signoff.log.anew import begin_anew
 
-    begin_anew(log, first, (None, None), log.parent.parent / "away")
+    begin_anew(log, SegmentHeader(first, (None, None)), log.parent.parent / "away")
 
 
 def test_a_kill_while_parts_are_stamped_leaves_a_state_that_can_be_used(place: Place) -> None:
@@ -339,6 +339,22 @@ def test_the_source_goes_on_after_the_last_event_that_can_be_read(place: Place) 
     writer = LogWriter(place.log, LogSettings())
     assert writer.last == (1, 3) and writer.next_sequence == 7
     writer.close()
+
+
+@pytest.mark.parametrize("log", ["whole", "damaged", "empty since it was reset"])
+def test_a_reset_does_not_let_times_of_receipt_go_backwards(place: Place, log: str) -> None:
+    latest = 1_600_000_000_000_000
+    place.run(0)
+    receive(place.log, 4, at=latest)
+    if log == "damaged":
+        receive(place.log, 3, at=latest)
+        damage(place.log)
+    for _ in range(2 if log == "empty since it was reset" else 1):
+        with place.ledger() as ledger:
+            end = reset(place.graph, ledger, "incoming").next_sequence
+    receive(place.log, 2, at=latest - 3_600_000_000)  # the clock was set back by an hour
+    ((_, events),) = LogReader(place.log).read(end, end + 2)
+    assert events.column("received_at").cast(pa.int64()).to_pylist() == [latest, latest]
 
 
 def test_a_log_that_is_gone_begins_behind_what_the_ledger_knows(place: Place) -> None:

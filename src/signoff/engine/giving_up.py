@@ -85,17 +85,17 @@ def reset(graph: Graph, ledger: Ledger, name: str) -> GivenUp:
     """Give up what is in flight, and begin a log behind it: of a source, or of a buffer."""
     directory, end = graph.state / "log" / name, _used(graph, ledger, name)
     left = list(_left_by_kills(graph.state, name))
-    begun = [] if directory.exists() else [log for log in left if last_whole(log)[0] == end]
-    _, place = last_whole(begun[0] if begun else directory)
+    begun = [] if directory.exists() else [log for log in left if last_whole(log).first_sequence == end]
+    header = last_whole(begun[0] if begun else directory)._replace(first_sequence=end)
     if name in graph.sources:
         config = graph.nodes[name].config
         assert isinstance(config, SourceConfig)
-        place = config.place_after(place)
+        header = header._replace(before=config.place_after(header.before))
     given_up = _give_up(ledger, name, end, "given up: signoff sources reset")
     if name.endswith(BUFFER):
         _release_fronts(graph, ledger, name)
     aside = _aside(graph.state, name) if directory.exists() else None
-    begin_anew(directory, end, place, aside or _aside(graph.state, name))
+    begin_anew(directory, header, aside or _aside(graph.state, name))
     belonging = Belonging(graph.state, ledger, LogReader)
     for kind in ("log", "links") if name.endswith(BUFFER) else ("log", "intake"):
         make_private(graph.state / kind / name)
@@ -115,7 +115,7 @@ def _used(graph: Graph, ledger: Ledger, name: str) -> int:
         ledger.books(name).next,
         ledger.named_upto(name),
         _end(directory),
-        last_whole(directory)[0],
+        last_whole(directory).first_sequence,
         status.next_sequence if status else 0,
         *named,
     )
@@ -125,7 +125,7 @@ def _end(directory: Path) -> int:
     """Where a log says that it ends, damaged or not."""
     with suppress(LogError, OSError):
         return LogReader(directory).head()
-    return last_whole(directory)[0]
+    return last_whole(directory).first_sequence
 
 
 def _give_up(ledger: Ledger, source: str, end: int, reason: str) -> int:

@@ -12,10 +12,10 @@ from signoff.durable import sync_directory, write_whole
 from signoff.errors import LogError
 from signoff.log.head import HeadFile
 from signoff.log.segment import (
-    Place,
     SegmentHeader,
     decode,
     find_tail,
+    latest_of,
     list_segments,
     pack_segment_header,
     place_of_last,
@@ -27,8 +27,9 @@ from signoff.private import make_private
 FRESH = ".new"
 
 
-def last_whole(directory: Path) -> tuple[int, Place]:
-    """Up to where a log, damaged or not, can be read, and the place of the event before; (0, …) of none."""
+def last_whole(directory: Path) -> SegmentHeader:
+    """What goes on behind all that can be read of a log, damaged or not: number, place and time."""
+    found: SegmentHeader | None = None
     for first in reversed(list_segments(directory)):
         path = segment_path(directory, first)
         try:
@@ -37,27 +38,32 @@ def last_whole(directory: Path) -> tuple[int, Place]:
         except (OSError, LogError):
             continue
         tail = find_tail(data, header)
-        if tail.last is None:
-            return tail.end_sequence, header.before
-        body = data[tail.last.body : tail.last.body + tail.last.length]
-        return tail.end_sequence, place_of_last(decode(pa.py_buffer(bytes(body))))
-    return 0, (None, None)
+        latest = header.latest
+        if tail.last is not None:
+            body = data[tail.last.body : tail.last.body + tail.last.length]
+            events = decode(pa.py_buffer(bytes(body)))
+            latest = max(latest, latest_of(events))
+            header = SegmentHeader(tail.end_sequence, place_of_last(events), latest)
+        found = found._replace(latest=latest) if found else header
+        if latest:  # if not, older releases have not noted it where nothing was received since
+            break
+    return found or SegmentHeader(0, (None, None))
 
 
-def begin_anew(directory: Path, first: int, before: Place, aside: Path) -> None:
+def begin_anew(directory: Path, header: SegmentHeader, aside: Path) -> None:
     """Put a new, empty log in the place of whatever is there, which goes to `aside`.
 
-    Its first event has the number `first`, and the source goes on after `before`. After a kill the directory
-    holds the old log, the new one, or is missing; call it again then. If it is missing, `aside` with FRESH
-    behind its name is the new one.
+    `header` says which number its first event has, after which place the source goes on, and before which
+    time nothing is received. After a kill the directory holds the old log, the new one, or is missing; call
+    it again then. If it is missing, `aside` with FRESH behind its name is the new one.
     """
     make_private(aside.parent)
     fresh = aside.with_name(aside.name + FRESH)
     shutil.rmtree(fresh, ignore_errors=True)
     make_private(fresh)
-    write_whole(segment_path(fresh, first), pack_segment_header(SegmentHeader(first, before)))
+    write_whole(segment_path(fresh, header.first_sequence), pack_segment_header(header))
     head = HeadFile(fresh)
-    head.publish(first)
+    head.publish(header.first_sequence)
     head.close()
     sync_directory(fresh)
     make_private(directory.parent)
