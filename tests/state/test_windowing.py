@@ -6,7 +6,9 @@ import json
 import pickle
 import random
 import re
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
+from signoff.errors import TransientError
 from signoff.link.handover import LinkPlace
 from signoff.link.notes import Handed, LinkNotes
 from signoff.log import LogReader
@@ -147,6 +150,62 @@ def test_where_rows_may_differ_the_next_time_only_new_ones_are_handed_on(place: 
     whole = totals(place)
     assert sum(counts[0] for counts in whole.values()) == 100
     sink.release()
+
+
+THREE: list[Event] = [(n, 10 + n, "x", 1) for n in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("before", "now"), [(True, True), (True, False), (False, True)], ids=["combined", "no more", "now"]
+)
+def test_a_batch_that_comes_again_with_more_events_than_are_in_the_window_is_not_signed_for(
+    place: LinkPlace, before: bool, now: bool
+) -> None:
+    batch, sink = BatchRef("a", 0, 3), intake(place, combines=before)
+    hand_on(sink, batch, [[THREE[:2]]])
+    sink.release()  # killed before the ledger knew it, and a condition in front is another one now
+    again = intake(place, combines=now)
+    with pytest.raises(TransientError, match="2 rows of 2 events, and comes again from 3 rows of 3 events"):
+        hand_on(again, batch, [[THREE]])
+    again.release()
+    back = intake(place, combines=before)
+    hand_on(back, batch, [[THREE[:1]], [THREE[1:2]]])
+    assert totals(place)[0, "x"][0] == 2
+    back.release()
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_events_count_once_if_a_batch_comes_again_and_is_combined_no_more_or_now(
+    place: LinkPlace, before: bool
+) -> None:
+    batch, sink = BatchRef("a", 0, 3), intake(place, combines=before)
+    hand_on(sink, batch, [[THREE]])
+    sink.release()
+    again = intake(place, combines=not before)
+    hand_on(again, batch, [[THREE[:1]], [THREE[1:]]])
+    assert totals(place)[0, "x"][0] == 3
+    again.release()
+
+
+def test_a_split_event_of_which_more_rows_come_again_is_not_signed_for(place: LinkPlace) -> None:
+    batch, sink = BatchRef("a", 0, 1), intake(place)
+    hand_on(sink, batch, [[[(0, 10, "x", 1)]]])
+    with pytest.raises(TransientError, match="2 rows of 1 event"):
+        hand_on(sink, batch, [[[(0, 10, "x", 1), (0, 11, "x", 1)]]])
+    sink.release()
+
+
+def test_a_batch_that_an_earlier_release_has_noted_is_recognised(place: LinkPlace) -> None:
+    batch, sink = BatchRef("a", 0, 3), intake(place)
+    hand_on(sink, batch, [[THREE]])
+    sink.release()
+    with closing(sqlite3.connect(place.database)) as old, old:
+        old.execute("ALTER TABLE handed DROP COLUMN made_from")
+        old.execute("PRAGMA user_version=2")
+    again = intake(place)
+    hand_on(again, batch, [[THREE]])
+    assert totals(place)[0, "x"][0] == 3
+    again.release()
 
 
 def test_windows_that_are_closed_get_nothing(place: LinkPlace) -> None:

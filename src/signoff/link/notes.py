@@ -22,12 +22,13 @@ from signoff.ledger.sequences import from_bytes, from_range, to_bytes
 from signoff.ledger.store import Store
 from signoff.sinks.contract import BatchRef
 
-_VERSION = 2
+_VERSION = 3
 _OWNERS = "CREATE TABLE owners (role TEXT PRIMARY KEY, token TEXT NOT NULL, pipeline TEXT, state TEXT)"
 _SCHEMA = f"""
 CREATE TABLE handed (
     sink TEXT NOT NULL, source TEXT NOT NULL, start INTEGER NOT NULL, "end" INTEGER NOT NULL,
-    replay INTEGER NOT NULL, first INTEGER PRIMARY KEY, last INTEGER NOT NULL, origins BLOB NOT NULL
+    replay INTEGER NOT NULL, first INTEGER PRIMARY KEY, last INTEGER NOT NULL, origins BLOB NOT NULL,
+    made_from TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX handed_by_batch ON handed (source, start, replay);
 CREATE TABLE answered (upto INTEGER NOT NULL, beyond BLOB NOT NULL);
@@ -35,7 +36,7 @@ INSERT INTO answered VALUES (0, x'');
 CREATE TABLE refused (sequence INTEGER PRIMARY KEY, reason TEXT NOT NULL, transient INTEGER NOT NULL);
 {_OWNERS}
 """
-_UPGRADES = {1: _OWNERS}
+_UPGRADES = {1: _OWNERS, 2: "ALTER TABLE handed ADD COLUMN made_from TEXT NOT NULL DEFAULT ''"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class Handed:
     last: int
     origins: BitMap64
     """The events they were made from."""
+    made_from: str = ""
+    """Of rows that do not name all of these: how they were made from which, for who handed them on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +113,9 @@ class LinkNotes:
         with self._store.write() as db:
             db.execute("DELETE FROM handed WHERE first >= ?", (handed.first,))
             db.execute(
-                "INSERT INTO handed VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO handed VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (handed.sink, batch.source, batch.start, batch.end, batch.replay, handed.first, handed.last,
-                 to_bytes(handed.origins)),
+                 to_bytes(handed.origins), handed.made_from),
             )  # fmt: skip
 
     def find(self, batch: BatchRef) -> list[Handed]:
@@ -214,4 +217,5 @@ def _first_gap(numbers: BitMap64) -> int:
 
 def _handed(row: sqlite3.Row) -> Handed:
     batch = BatchRef(row["source"], row["start"], row["end"], row["replay"])
-    return Handed(row["sink"], batch, row["first"], row["last"], from_bytes(row["origins"]))
+    origins = from_bytes(row["origins"])
+    return Handed(row["sink"], batch, row["first"], row["last"], origins, row["made_from"])

@@ -9,14 +9,17 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap64
 
 from signoff.errors import LogError, StateError, TransientError
+from signoff.ledger.sequences import from_bytes, from_numpy, to_bytes
 from signoff.link.handover import HandoverConfig, HandoverSink, LinkPlace, PartWriter
 from signoff.pipeline.model import SinkConfig
 from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Part, Refusal, Sink, Writer
@@ -55,6 +58,40 @@ class WindowIntakeConfig(HandoverConfig):
         return WindowIntake(self)
 
 
+@dataclass(frozen=True)
+class Given:
+    """What a window was given of a batch. Partial rows do not tell."""
+
+    combined: bool
+    rows: int
+    events: BitMap64
+
+    @classmethod
+    def together(cls, combined: bool, said: Sequence[Mapping[str, Any]]) -> Given | None:
+        """None if a receipt that an earlier release has written does not say it."""
+        if not all("events" in part for part in said):
+            return None
+        events = (from_bytes(bytes.fromhex(part["events"])) for part in said)
+        return cls(combined, sum(part["rows"] for part in said), BitMap64.union(BitMap64(), *events))
+
+    @classmethod
+    def from_text(cls, text: str) -> Given:
+        found = json.loads(text)
+        return cls(found["combined"], found["rows"], from_bytes(bytes.fromhex(found["events"])))
+
+    def as_text(self) -> str:
+        events = to_bytes(self.events).hex()
+        return json.dumps({"combined": self.combined, "rows": self.rows, "events": events})
+
+    def is_among(self, before: Sequence[Given]) -> bool:
+        """Whether it was given all of it before. That it was given more is no harm: it was promised that."""
+        events = BitMap64.union(BitMap64(), *(given.events for given in before))
+        return self.events <= events and self.rows <= max(given.rows for given in before)
+
+    def __str__(self) -> str:
+        return f"{self.rows} row{'' if self.rows == 1 else 's'} of {len(self.events)} events"
+
+
 class WindowIntake(HandoverSink):
     """Hands the partial results of a batch on."""
 
@@ -66,6 +103,8 @@ class WindowIntake(HandoverSink):
     def _forget(self) -> None:
         super()._forget()
         self._marks: Marks | None = None
+        self._given: dict[BatchRef, Given | None] = {}
+        """Of batches that are being committed."""
 
     def __getstate__(self) -> Mapping[str, Any]:
         return {**super().__getstate__(), "_config": self._config, "wants_ids": self.wants_ids}
@@ -82,7 +121,11 @@ class WindowIntake(HandoverSink):
 
     def commit(self, batch: BatchRef, parts: Sequence[bytes]) -> None:
         said = [json.loads(part) for part in parts]
-        super().commit(batch, [part["name"].encode() for part in said if part["name"]])
+        self._given[batch] = Given.together(self._config.combines, said)
+        try:
+            super().commit(batch, [part["name"].encode() for part in said if part["name"]])
+        finally:
+            self._given.pop(batch, None)
         seen = _together(said, self._config.progress.last_events)
         if seen is not None:
             self._told(lambda: self.marks.saw(batch, seen))
@@ -128,10 +171,29 @@ class WindowIntake(HandoverSink):
             self._marks.close_store()
             self._marks = None
 
+    def _made_from(self, batch: BatchRef) -> str:
+        given = self._given[batch]
+        return "" if given is None else given.as_text()
+
     def _recognised(self, batch: BatchRef, durable: int) -> bool:
-        """Partial rows of a batch that comes again are the same rows, cut up in another way."""
+        """Partial rows of a batch that comes again are the same rows, cut up in another way.
+
+        Unless the pipeline was changed since: what is new in it cannot be told from what is there."""
         _, notes = self._open()
-        return self._config.combines and any(h.last <= durable for h in notes.find(batch))
+        known = [handed.made_from for handed in notes.find(batch) if handed.last <= durable]
+        before = [Given.from_text(text) for text in known if text]
+        now = self._given[batch]
+        if not before or now is None:  # nothing, or noted by a release that did not note this
+            return self._config.combines and bool(known)
+        if not now.combined and not any(given.combined for given in before):
+            return False  # each row is known by its id
+        if now.is_among(before):
+            return True
+        raise StateError(
+            f"batch {batch.key} was handed on to the window before, from {before[-1]}, and comes again from "
+            f"{now}: what is in front of the window was changed while a run was interrupted. Put it back as "
+            "it was until this batch is done"
+        )
 
     def _append(self, batch: BatchRef, events: pa.Table) -> None:
         log, _ = self._open()
@@ -156,6 +218,7 @@ class _WindowWriter(Writer):
         self._latest: int | None = None
         self._last_end = 0
         self._tail: list[tuple[int, int]] = []
+        self._events, self._rows = BitMap64(), 0
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
         sorted_out = fit(rows)
@@ -190,6 +253,8 @@ class _WindowWriter(Writer):
             "latest": self._latest,
             "tail": self._tail,
             "end": self._last_end,
+            "rows": self._rows,
+            "events": to_bytes(self._events).hex(),
         }
         return json.dumps(said).encode()
 
@@ -197,6 +262,10 @@ class _WindowWriter(Writer):
         self._writer.abort()
 
     def _look(self, rows: pa.RecordBatch, times: Numbers) -> None:
+        origins = rows.column(ORIGIN)
+        every = pc.list_flatten(origins) if pa.types.is_list(origins.type) else origins
+        self._events |= from_numpy(every.to_numpy())
+        self._rows += rows.num_rows
         latest = int(times.max())
         self._latest = latest if self._latest is None else max(self._latest, latest)
         wanted = self._config.progress.last_events
