@@ -202,7 +202,35 @@ def test_json_keeps_the_text_of_each_element() -> None:
             read_json(wrong)
 
 
+ODD_PLACES = [
+    "mailto:ops@example.org", "http://xn--/", "http://[", "//h:99999999/", "http://" + "a" * 70 + ".com/", "ftp:///x", ":::",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ODD_PLACES)
+def test_where_an_answer_says_to_go_instead_changes_nothing_of_its_status(place: str) -> None:
+    assert asked(with_body(b"moved", f"Location: {place}", status="302 Found")).status == 302
+
+
 # -- as the sink and the step see it
+
+
+def test_an_odd_redirect_refuses_the_row_that_got_it() -> None:
+    answers = iter([b"200 OK", b"302 Found\r\nLocation: mailto:x", b"200 OK"])
+
+    def script(connection: socket.socket) -> None:
+        sends(b"HTTP/1.1 " + next(answers) + b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")(
+            connection
+        )
+
+    with served(script) as url:
+        config = HttpSinkConfig.model_validate({"url": url, "concurrency": 1})
+        writer = config.build(Path()).open(Part(batch_ref(), 0, 0))
+        try:
+            refusals = writer.write(numbered(3))
+        finally:
+            writer.close()
+    assert [(one.index, one.transient) for one in refusals] == [(1, False)]
 
 
 def test_rows_of_an_http_sink_wait_when_the_answer_drips_and_are_signed_for_by_a_status_that_came() -> None:

@@ -71,6 +71,7 @@ def client(headers: Mapping[str, str], *, verify_tls: bool, connections: int) ->
         headers=asked,
         verify=_trusted() if verify_tls else False,
         limits=httpx.Limits(max_connections=connections),
+        event_hooks={"response": [_forget_where_else]},
     )
     for transport in [made._transport, *made._mounts.values()]:  # those of proxies as well
         pool = getattr(transport, "_pool", None)
@@ -162,6 +163,11 @@ _JSON = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_no_cons
 def _blank(text: str, place: int) -> int:
     match = _BLANK.match(text, place)
     return match.end() if match else place
+
+
+def _forget_where_else(response: httpx.Response) -> None:
+    """httpx makes the next request of a redirect even if it is not followed, and fails on odd addresses."""
+    response.headers.pop("location", None)
 
 
 def _received(response: httpx.Response, most_bytes: int) -> Reply:
