@@ -138,6 +138,18 @@ def test_what_is_packed_is_unpacked_up_to_its_bound() -> None:
         assert asked(wrong).trouble
 
 
+def test_what_is_packed_in_several_members_is_unpacked_to_its_end() -> None:
+    two = gzip.compress(b'{"a": ') + gzip.compress(b"1}")
+    for body in (two, two + bytes(512)):
+        reply = asked(with_body(body, "Content-Encoding: gzip"))
+        assert (reply.text, reply.whole, reply.trouble) == ('{"a": 1}', True, "")
+    for wrong in (two[:-4], two + b"something else"):
+        reply = asked(with_body(wrong, "Content-Encoding: gzip"))
+        assert not reply.whole and reply.trouble
+    bomb = asked(with_body(gzip.compress(b"\0" * 800) * 3, "Content-Encoding: gzip"))
+    assert (len(bomb.body), bomb.whole) == (1000, False)
+
+
 @pytest.mark.parametrize(
     "name", ["hex", "rot13", "base64", "zip", "idna", "undefined", "nonsense", "\ud800", "utf-16"]
 )

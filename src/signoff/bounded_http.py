@@ -201,12 +201,17 @@ def _unpacked(pieces: Iterable[bytes], encoding: str, most_bytes: int) -> Iterat
     done = 0
     for piece in pieces:
         while piece:
+            if unpack.eof:  # another member follows, or zeros that only fill a block up
+                piece = piece.lstrip(b"\0")
+                if not piece:
+                    break
+                unpack = zlib.decompressobj(_PACKED[encoding])
             part = unpack.decompress(piece, _PIECE)
             done += len(part)
             yield part
             if done > most_bytes:
                 return
-            piece = unpack.unconsumed_tail
+            piece = unpack.unconsumed_tail or unpack.unused_data
     yield unpack.flush()
     if not unpack.eof:
         raise NoAnswer("the answer breaks off")
