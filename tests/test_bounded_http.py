@@ -326,6 +326,23 @@ def test_a_lone_surrogate_or_a_huge_number_in_an_answer_about_several_is_kept_as
     ]
 
 
+def test_a_value_that_would_lead_to_another_address_is_the_failure_of_its_event() -> None:
+    def about(path: str, *values: str) -> list[Any]:
+        with served(with_body(b"yes")) as url:
+            settings = {"url": url + path, "into": "answer", "timeout_s": 30, "tries": 1}
+            calls = Calls(EnrichConfig.model_validate(settings), f"{url} {path} {values}")
+            rows = calls(pa.array([{"values": list(values), "body": None}], EVENT)).to_pylist()
+        return [heard(row["error"]) if row["error"] else row["text"] for row in rows]
+
+    for value in ("..", ".", "%2e%2E", ".%2e"):
+        ((answer, why),) = about("v1/stations/{id}/owner", value)
+        assert answer == Answer.FAILED and "names another address" in why
+    ((answer, _),) = about("v1/{a}{b}", ".", ".")
+    assert answer == Answer.FAILED
+    assert about("v1/{id}", "...") == about("v1/{id}", "a/../b") == about("v1/x?id={id}", "..") == ["yes"]
+    assert about("v1/../v2/{id}", "7") == ["yes"], "what the file says is meant"
+
+
 def test_an_event_whose_text_is_not_utf8_fails_alone() -> None:
     good = pa.array([{"values": [], "body": "{}"}], EVENT)
     bad = pa.StructArray.from_arrays(

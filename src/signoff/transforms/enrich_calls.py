@@ -14,6 +14,7 @@ asked about: a service that is down costs a few timeouts, not one per event.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from string import Formatter
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import httpx
 import pyarrow as pa
@@ -102,6 +103,10 @@ def arrow_function(calls: Calls) -> Callable[[pa.Array], pa.Array]:
     return ask
 
 
+_VALUE = "\0"
+"""Stands before each value while an address is put together; neither it nor a quoted value can hold it."""
+
+
 def _request(config: EnrichConfig, event: dict[str, Any]) -> _Request | _Answered:
     if "unreadable" in event:
         return _Answered(
@@ -114,8 +119,20 @@ def _request(config: EnrichConfig, event: dict[str, Any]) -> _Request | _Answere
             value = next(values)
             if value is None:
                 return _Answered(None, said(Answer.FAILED, f'column "{name}" in the address is null'))
-            parts.append(quote(value, safe=""))
-    return _Request("".join(parts), event["body"])
+            parts.append(_VALUE + quote(value, safe=""))
+    address = "".join(parts)
+    if _leads_elsewhere(address):
+        return _Answered(
+            None, said(Answer.FAILED, 'a value in the address is "." or "..", which names another address')
+        )
+    return _Request(address.replace(_VALUE, ""), event["body"])
+
+
+def _leads_elsewhere(address: str) -> bool:
+    """Whether a value makes a part of the path a step up or none (also for a server that decodes twice)."""
+    path = re.split(r"[?#]", address, maxsplit=1)[0]
+    held = [part.replace(_VALUE, "") for part in path.split("/") if _VALUE in part]
+    return any(unquote(unquote(part)) in (".", "..") for part in held)
 
 
 def _read(events: pa.Array) -> Iterator[dict[str, Any] | None]:
