@@ -224,6 +224,15 @@ def test_where_an_answer_says_to_go_instead_changes_nothing_of_its_status(place:
     assert asked(with_body(b"moved", f"Location: {place}", status="302 Found")).status == 302
 
 
+def test_a_cookie_is_not_sent_back() -> None:
+    with (
+        served(with_body(b"", "Set-Cookie: a=b")) as url,
+        client({}, verify_tls=False, connections=1) as by,
+    ):
+        assert ask(by, "GET", url, seconds=30, most_bytes=1).headers["set-cookie"] == "a=b"
+        assert "cookie" not in by.build_request("GET", url).headers
+
+
 # -- as the sink and the step see it
 
 

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http.cookiejar import CookieJar
 from typing import Any
 
 import httpcore
@@ -71,6 +72,7 @@ def client(headers: Mapping[str, str], *, verify_tls: bool, connections: int) ->
         headers=asked,
         verify=_trusted() if verify_tls else False,
         limits=httpx.Limits(max_connections=connections),
+        cookies=_NoCookies(),
         event_hooks={"response": [_forget_where_else]},
     )
     for transport in [made._transport, *made._mounts.values()]:  # those of proxies as well
@@ -163,6 +165,13 @@ _JSON = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_no_cons
 def _blank(text: str, place: int) -> int:
     match = _BLANK.match(text, place)
     return match.end() if match else place
+
+
+class _NoCookies(CookieJar):
+    """Requests have nothing to do with each other, and would grow with each cookie until they are refused."""
+
+    def extract_cookies(self, response: Any, request: Any) -> None:
+        pass
 
 
 def _forget_where_else(response: httpx.Response) -> None:
