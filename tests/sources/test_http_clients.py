@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import socket
 import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -191,6 +193,27 @@ def test_bodies_that_do_not_come_forward_make_room_for_those_that_do(
     said = answer_to(slow)
     assert said.startswith(b"HTTP/1.1 408") and b"others needed its room" in said
     wait_until(lambda: serving.inbox._bytes == 0)
+
+
+@pytest.mark.parametrize("last", [b"", b"the last line"])
+def test_a_body_that_ends_in_the_moment_it_is_given_up_is_no_event(
+    serve: Callable[..., Serving], last: bytes
+) -> None:
+    server, now = serve().server, [0.0]
+    uploads = Uploads(server._inbox, lambda: now[0])
+    slow = uploads.begin("slow")
+
+    async def arriving() -> AsyncIterator[bytes]:
+        yield b"the first half"
+        now[0] = 10.0
+        assert uploads._cut_slowest([slow])  # by another body, whose bytes are read in the same turn
+        yield last
+
+    with pytest.raises(Rejected, match="others needed its room") as refused:
+        asyncio.run(server._body(SimpleNamespace(headers={}, stream=arriving), slow))  # type: ignore[arg-type]
+    assert refused.value.answer.status == 408
+    slow.end()
+    assert server._inbox._bytes == 0
 
 
 def test_one_address_has_half_of_the_room_for_unfinished_bodies() -> None:

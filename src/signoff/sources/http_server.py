@@ -149,8 +149,8 @@ class HttpServer:
                         raise Rejected(_too_large(error))
                     upload.add(chunk)
         except TimeoutError:
-            error = "the body came too slowly, and others needed its room; nothing was taken"
-            raise Rejected(Answer(408, {"error": error}, {"Connection": "close"})) from None
+            upload.end()
+        upload.require_whole()
         return bytes(upload.body)
 
     def _delivery(self, request: Request, payloads: Sequence[bytes], size: int) -> Delivery:

@@ -2,7 +2,7 @@
 
 Invariants: what is reserved for a body is given back however its request ends, or goes on with the request
 into the inbox; one client address has at most half of the room; a body that does not come forward makes room
-for one that does. Used by the server's thread only.
+for one that does, and is then never taken for a whole one. Used by the server's thread only.
 """
 
 from __future__ import annotations
@@ -36,15 +36,25 @@ class Upload:
         self.body = bytearray()
         self.cut: Callable[[], None] = lambda: None
         """Ends the reading of it."""
+        self.ended = False
+        """It was given up: what still comes of it is not the body."""
         self.forward_at, self._forward_size = uploads.clock(), 0
 
     def add(self, chunk: bytes) -> None:
         """Keep what has come; raises Rejected when there is no room for it."""
+        self.require_whole()
         self._uploads.reserve(self, len(chunk))
         self.size += len(chunk)
         self.body += chunk
         if self.size - self._forward_size >= _FORWARD_BYTES:
             self.forward_at, self._forward_size = self._uploads.clock(), self.size
+
+    def require_whole(self) -> None:
+        """Raise Rejected when the body was given up, since then a part of it is missing. The reading may come
+        to its end before it is cut off."""
+        if self.ended:
+            error = "the body came too slowly, and others needed its room; nothing was taken"
+            raise Rejected(Answer(408, {"error": error}, {"Connection": "close"}))
 
     def hand_over(self) -> None:
         """The bytes are the inbox's now."""
@@ -54,6 +64,7 @@ class Upload:
     def end(self) -> None:
         """Give back what is still reserved. May be called again."""
         self._uploads.forget(self)
+        self.ended = True
         size, self.size = self.size, 0
         self.body = bytearray()
         self._uploads.inbox.release(size)
