@@ -108,10 +108,17 @@ class _SlowWriter(Writer):
 
 
 def run(
-    state: Path, sink: Sink, frame: Frame, *, receipts: Collection[int] = (), record: bool = True, **more: Any
+    state: Path,
+    sink: Sink,
+    frame: Frame,
+    *,
+    receipts: Collection[int] = (),
+    record: bool = True,
+    form: str = "as it is",
 ) -> BatchState:
     """Do the batch in a run of its own, for the sink "out" and a slow one. `receipts`: tasks for which "out"
-    leaves one. Without `record` the run is killed before the ledger knows anything."""
+    leaves one. Without `record` the run is killed before the ledger knows anything.
+    `form`: of the pipeline."""
     policies: Mapping[str, Any] = {STEP: "dead_letter"}
     slow = Slow(receipts_directory(state, BATCH), "out", receipts)
     config = ToySinkConfig(retry=Retry(initial_ms=1))
@@ -134,7 +141,7 @@ def run(
             spark=SimpleNamespace(conf=SimpleNamespace(set=lambda *_: None)),  # type: ignore[arg-type]
             state=state,
             log=state / "log",
-            sinks={"out": SinkEntry(config, sink), "slow": SinkEntry(config, slow)},
+            sinks={"out": SinkEntry(config, sink, form), "slow": SinkEntry(config, slow, form)},
             policies=policies,
             departures=Departures("incoming", {}),
             fail_fast=False,
@@ -144,7 +151,6 @@ def run(
             range_plan=lambda *_: plan,
             steps={STEP: PatientStep("dead_letter", Retry(), frozenset({"out", "slow"}))} if answers else {},
             isolate=lambda *_: None,
-            **more,
         )
         stack.callback(sink.release)
         sink.prepare()

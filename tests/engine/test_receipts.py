@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from signoff.engine.receipts import receipts_directory, remove_stray_receipts
+from signoff.engine.receipts import (
+    read_receipts,
+    receipts_directory,
+    remove_stray_receipts,
+    valid_receipts,
+    write_receipt,
+)
 from signoff.link.handover import LinkPlace
-from signoff.sinks.contract import BatchRef
+from signoff.sinks.contract import BatchRef, Part
 from signoff.sinks.files import FilesSink
 from signoff.transforms.answers import Answer, said
 from tests.engine.killed_pass import BATCH, Frame, Killed, run
@@ -61,3 +67,32 @@ def test_a_part_of_a_link_that_a_receipt_names_is_no_other_of_a_run_with_more_co
     known = run(tmp_path, sink_at(place), Frame([range(2), range(2, 5), range(5, 8)]))
     assert known.settled and list(known.delivered) == list(range(8))
     assert ids(place) == EVERYTHING
+
+
+def test_a_receipt_does_not_count_for_a_step_that_was_repaired_since(tmp_path: Path) -> None:
+    sink = FilesSink(tmp_path / "out")
+    with pytest.raises(Killed):
+        run(tmp_path, sink, Frame(HALVES, {1: "bad"}, order=[0]), receipts=[0])
+    known = run(tmp_path, sink, Frame(HALVES), form="repaired")
+    assert known.settled and list(known.delivered) == list(range(8))
+    assert in_the_file(sink) == EVERYTHING
+
+
+def test_a_receipt_counts_for_the_same_pipeline(tmp_path: Path) -> None:
+    sink = FilesSink(tmp_path / "out")
+    with pytest.raises(Killed):
+        run(tmp_path, sink, Frame(HALVES, order=[0]), receipts=[0])
+    (before,) = (tmp_path / "out" / ".parts").rglob("00000-*")
+    before.write_text(before.read_text().replace("v1", "written once"))
+    run(tmp_path, sink, Frame(HALVES))
+    assert in_the_file(sink) == EVERYTHING
+    assert "written once" in sink.file_of(BATCH).read_text()
+
+
+def test_receipts_of_another_form_or_of_a_sink_that_is_gone_are_removed(tmp_path: Path) -> None:
+    for number, (sink, form) in enumerate([("a", "old"), ("a", "new"), ("b", "new"), ("gone", "old")]):
+        write_receipt(tmp_path, sink, Part(BATCH, number, 0), (number, number), [], form)
+    write_receipt(tmp_path, "a", Part(BATCH, 4, 0), (4, 4), [])  # as an earlier release has
+    found = valid_receipts(tmp_path, {"a": "new", "b": "old", "c": "new"})
+    assert [(receipt.sink, receipt.partition) for receipt in found] == [("a", 1)]
+    assert read_receipts(tmp_path) == found

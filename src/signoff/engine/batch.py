@@ -44,10 +44,10 @@ from signoff.engine.missing import (
 )
 from signoff.engine.poison import PlanFailed, last_line
 from signoff.engine.receipts import (
-    read_receipts,
     receipts_directory,
     remove_receipts,
     remove_stray_receipts,
+    valid_receipts,
 )
 from signoff.engine.repeats import Repeats
 from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
@@ -530,7 +530,8 @@ class BatchRunner:
         batch, asked = work.batch, work.asked
         directory = receipts_directory(self.state, batch)
         # Receipts are not written for such plans; those of an earlier form of the pipeline say nothing of it.
-        known = [] if self.unites else read_receipts(directory)
+        forms = {name: entry.form for name, entry in self.sinks.items()}
+        known = [] if self.unites else valid_receipts(directory, forms)
         receipts = [receipt for receipt in known if receipt.sink in asked]
         whole = not receipts and all(state.owed is None and not state.split for state in asked.values())
         if plan is None and self.standing is not None and whole:

@@ -73,6 +73,8 @@ class SinkTask:
     """Nothing is written: it is only found out which events have rows for this sink."""
     ordered_by: tuple[str, ...] = ()
     """Columns: rows in which they are the same are written in order."""
+    form: str = ""
+    """What the rows are made by: a receipt counts for the same only."""
 
     def without(self, receipts: Sequence[Receipt]) -> SinkTask:
         """The task, less what these receipts cover."""
@@ -128,10 +130,13 @@ class Pass:
         if self.receipts is None:
             return []
         covered = {(task.name, span) for task in self.sinks for span in task.covered}
+        forms = {task.name: task.form for task in self.sinks}
         return [
             receipt
             for receipt in read_receipts(self.receipts)
-            if receipt.partition == part.partition and (receipt.sink, receipt.span) not in covered
+            if receipt.partition == part.partition
+            and (receipt.sink, receipt.span) not in covered
+            and forms.get(receipt.sink) == receipt.form
         ]
 
     def _errors(self, rows: pa.RecordBatch, lineage: Lineage) -> list[Result]:
@@ -181,7 +186,7 @@ class Pass:
 def _sign(directory: Path, server: _Server, part: Part, span: Span) -> None:
     """Without a receipt the sink is written again after a kill: no reason to fail where there is no room."""
     try:
-        write_receipt(directory, server.task.name, part, span, server.results())
+        write_receipt(directory, server.task.name, part, span, server.results(), server.task.form)
     except OSError as error:
         if not no_room(error):
             raise

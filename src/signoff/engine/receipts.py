@@ -6,6 +6,9 @@ receipt covers one sink and the sequences from the first to the last that one ta
 the task's results for that sink. Tasks read contiguous slices of the log, so those sequences were
 in no other task; for plans that shuffle rows this does not hold, and no receipts are written.
 
+A receipt holds for the rows that came to its sink. It carries the form of the pipeline they came from (see
+`forms`), and does not count for another: a step that has been repaired makes rows it knows nothing of.
+
 A receipt is durable before it counts (written aside, fsynced, renamed), and the directory of a
 batch is removed once the ledger has recorded it.
 """
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +27,8 @@ from signoff.engine.result import Result, from_table, to_batch
 from signoff.private import make_private, opener
 from signoff.sinks.contract import BatchRef, Part
 
+_FORM = b"form"
+
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
@@ -31,6 +36,8 @@ class Receipt:
     partition: int
     span: tuple[int, int]
     results: list[Result]
+    form: str
+    """What the rows were made by."""
 
 
 def receipts_directory(state: Path, batch: BatchRef) -> Path:
@@ -38,13 +45,18 @@ def receipts_directory(state: Path, batch: BatchRef) -> Path:
 
 
 def write_receipt(
-    directory: Path, sink: str, part: Part, span: tuple[int, int], results: Sequence[Result]
+    directory: Path,
+    sink: str,
+    part: Part,
+    span: tuple[int, int],
+    results: Sequence[Result],
+    form: str = "",
 ) -> None:
     """Executor: store one sink's results for one task."""
     make_private(directory, durable=False)
     final = directory / f"{sink}.{part.partition}.{span[0]}-{span[1]}.arrow"
     aside = directory / f".{final.name}.{part.attempt}"
-    batch = to_batch(results)
+    batch = to_batch(results).replace_schema_metadata({_FORM: form.encode()})
     with open(aside, "wb", opener=opener) as file:
         with pa.ipc.new_stream(file, batch.schema) as writer:
             writer.write_batch(batch)
@@ -59,15 +71,30 @@ def write_receipt(
 
 
 def read_receipts(directory: Path) -> list[Receipt]:
-    """Driver, before a batch is run again, and a task that is tried again: what is signed for already."""
+    """A task that is tried again: what is signed for already, by whatever pipeline."""
+    return [_read(path) for path in sorted(directory.glob("*.arrow"))]
+
+
+def valid_receipts(directory: Path, forms: Mapping[str, str]) -> list[Receipt]:
+    """Driver, before a batch is run again: what is signed for already. `forms`: of each sink as it is now;
+    receipts of another form, or of a sink that is gone, are removed."""
     found = []
     for path in sorted(directory.glob("*.arrow")):
-        sink, partition, span = path.name.removesuffix(".arrow").rsplit(".", 2)
-        first, last = span.split("-")
-        with path.open("rb") as file:
-            results = from_table(pa.ipc.open_stream(file).read_all())
-        found.append(Receipt(sink, int(partition), (int(first), int(last)), results))
+        receipt = _read(path)
+        if forms.get(receipt.sink) == receipt.form:
+            found.append(receipt)
+        else:
+            path.unlink(missing_ok=True)
     return found
+
+
+def _read(path: Path) -> Receipt:
+    sink, partition, span = path.name.removesuffix(".arrow").rsplit(".", 2)
+    first, last = span.split("-")
+    with path.open("rb") as file:
+        table = pa.ipc.open_stream(file).read_all()
+    form = (table.schema.metadata or {}).get(_FORM, b"").decode()
+    return Receipt(sink, int(partition), (int(first), int(last)), from_table(table), form)
 
 
 def remove_stray_receipts(state: Path, source: str, unfinished: Iterable[BatchRef]) -> None:

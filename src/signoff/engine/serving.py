@@ -10,6 +10,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from signoff.engine.compile import Plan
 from signoff.engine.delivery import SinkTask, Span
+from signoff.engine.forms import form_of
 from signoff.ledger.outcome import SinkState
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import SinkConfig
@@ -22,6 +23,8 @@ class SinkEntry:
 
     config: SinkConfig
     sink: Sink
+    form: str = ""
+    """What its rows are made by (see `engine.forms`)."""
 
 
 def build_sinks(graph: Graph) -> Mapping[str, SinkEntry]:
@@ -29,7 +32,8 @@ def build_sinks(graph: Graph) -> Mapping[str, SinkEntry]:
     entries = {}
     for name, node in graph.sinks.items():
         assert isinstance(node.config, SinkConfig)
-        entries[name] = SinkEntry(node.config, node.config.build(graph.base))  # type: ignore[attr-defined]
+        sink = node.config.build(graph.base)  # type: ignore[attr-defined]
+        entries[name] = SinkEntry(node.config, sink, form_of(graph, name))
     return entries
 
 
@@ -63,4 +67,5 @@ def sink_task(
         covered=tuple(covered),
         ordered_by=entry.config.ordered_by,
         by_row=plan.unites and entry.sink.atomic,
+        form=entry.form,
     )

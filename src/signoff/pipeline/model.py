@@ -65,6 +65,10 @@ class NodeConfig(Config):
         """Where files appear because of this node: the real directory, and a name or `*` and a suffix."""
         return ()
 
+    def code_files(self, base: Path) -> tuple[Path, ...]:
+        """The files with code of the user's own that this node may run."""
+        return ()
+
     @model_validator(mode="after")
     def _register_secrets(self) -> Self:
         register_secrets_of(self)

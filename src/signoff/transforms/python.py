@@ -16,8 +16,10 @@ executors, and again after a crash or a retry: then it must split an event into 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -60,6 +62,19 @@ class PythonConfig(Transform):
     @property
     def unites(self) -> bool:
         return self.mode == "groups"
+
+    def code_files(self, base: Path) -> tuple[Path, ...]:
+        """All beside the pipeline, and those of the package that the function is in."""
+        named = isinstance(self.function, str)
+        module = str(self.function).partition(":")[0] if named else str(self.function.__module__)
+        top = module.partition(".")[0]
+        found, folders = set(base.resolve().glob("*.py")), [base.resolve() / top]
+        with suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(top)
+            if spec is not None and spec.has_location and spec.origin:
+                found.add(Path(spec.origin).resolve())
+                folders += [Path(each).resolve() for each in spec.submodule_search_locations or ()]
+        return tuple(found.union(*(folder.rglob("*.py") for folder in folders)))
 
     def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
         function = self._function(step.base)
