@@ -260,6 +260,26 @@ def test_replay_that_breaks_down_leaves_the_letters_stored(
     assert letters.list()[0].status == "stored"
 
 
+def test_a_row_of_which_one_event_is_not_whole_cannot_be_replayed_and_none_of_its_letters_says_otherwise(
+    filled: Path, letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("signoff.engine.replay.replay_now", lambda _: 0)
+    cut = "only the beginning is kept"
+    letters.add([DeadLetter("incoming/4/~ab", "table", "no", b"{}"),
+                 DeadLetter("incoming/5/~ab", "table", "no", b"{", incomplete=cut)])  # fmt: skip
+    result = run("dead-letters", "replay", filled, "incoming/4/~ab", "--json")
+    assert result.exit_code == 1
+    ends = {each["event_id"]: each for each in json.loads(result.stdout)["letters"]}
+    assert {end["outcome"] for end in ends.values()} == {"not_replayable"} and len(ends) == 2
+    assert ends["incoming/4/~ab"]["reason"] == f"incoming/5, which it was also made of: {cut}"
+    listed = [json.loads(line) for line in run("dead-letters", "list", filled, "--json").stdout.splitlines()]
+    assert {each["event_id"]: each["replayable"] for each in listed} == {
+        "incoming/1": True, "incoming/4/~ab": False, "incoming/5/~ab": False,
+    }  # fmt: skip
+    shown = json.loads(run("dead-letters", "show", filled, "incoming/4/~ab", "--json").stdout)
+    assert cut in shown["not_replayable"]
+
+
 def test_every_command_works_before_there_is_any_state(file: Path, state: Path) -> None:
     for command in (["status"], ["audit"], ["dead-letters", "list"]):
         assert run(*command, file, "--json").exit_code == 0

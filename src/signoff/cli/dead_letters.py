@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,16 +52,17 @@ def list_letters(
     """
     graph = load_for_reading(file)
     with _letters(graph) as letters:
-        names = stage_names(graph)
+        names, cut = stage_names(graph), letters.cut_rows()
         if as_json:
             for letter in letters.each(stage=stage, reason=reason, limit=limit):
-                typer.echo(json.dumps(_as_dict(letter, names), ensure_ascii=False))
+                fields = _as_dict(letter, obstacle(names, letter, cut))
+                typer.echo(json.dumps(fields, ensure_ascii=False))
             return
         found = letters.list(stage=stage, reason=reason, limit=limit, brief=True)
     if not found:
         typer.echo("no dead letters")
         return
-    obstacles = {letter.key: why for letter in found if (why := obstacle(names, letter))}
+    obstacles = {letter.key: why for letter in found if (why := obstacle(names, letter, cut))}
     rows = [
         [x.event_id, x.stage, when(x.at), x.status + ("*" if x.key in obstacles else ""), x.attempts,
          _short(x.reason)]
@@ -86,12 +86,12 @@ def show(
     """
     graph = load_for_reading(file)
     with _letters(graph) as letters:
-        found = letters.get(_checked(event_id), stage)
+        found, cut = letters.get(_checked(event_id), stage), letters.cut_rows()
     if not found:
         typer.echo(f"there is no dead letter of {event_id}", err=True)
         raise typer.Exit(1)
     for letter in found:
-        fields = _as_dict(letter, stage_names(graph))
+        fields = _as_dict(letter, obstacle(stage_names(graph), letter, cut))
         if as_json:
             typer.echo(json.dumps(fields, ensure_ascii=False))
         else:
@@ -118,8 +118,8 @@ def replay(
     graph = load_for_reading(file)
     with DeadLetters(graph.state / "dead_letters.db", readonly=not graph.state.exists()) as letters:
         chosen = _choose(letters, event_ids, stage, all_letters)
-        names = stage_names(graph)
-        unfit = {letter.key: why for letter in chosen if (why := obstacle(names, letter))}
+        names, cut = stage_names(graph), letters.cut_rows()
+        unfit = {letter.key: why for letter in chosen if (why := obstacle(names, letter, cut))}
         if fit := [letter for letter in chosen if letter.key not in unfit]:
             _replay(file, graph, letters, fit, wait)
         ends = [end_of(letters, letter, unfit.get(letter.key, "")) for letter in chosen]
@@ -215,9 +215,9 @@ def _await(graph: Graph, letters: DeadLetters, chosen: list[DeadLetter]) -> None
         time.sleep(_POLL_S)
 
 
-def _as_dict(letter: DeadLetter, names: Collection[str]) -> dict[str, Any]:
+def _as_dict(letter: DeadLetter, why_not: str) -> dict[str, Any]:
+    """`why_not`: why it cannot be replayed."""
     payload, encoding = as_text(letter.payload)
-    why_not = obstacle(names, letter)
     fields: dict[str, Any] = {
         "event_id": letter.event_id,
         "source": letter.source,

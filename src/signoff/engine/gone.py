@@ -7,7 +7,7 @@ whoever looks is told: by `run`, `status` and `audit`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from pyroaring import BitMap64
@@ -75,10 +75,10 @@ def missing_node(names: Collection[str], source: str, stage: str) -> str | None:
     return source if source not in names else None
 
 
-def obstacle(names: Collection[str], letter: DeadLetter) -> str:
-    """Why a letter cannot be replayed as things are; '' if it can."""
-    if letter.incomplete:
-        return letter.incomplete
+def obstacle(names: Collection[str], letter: DeadLetter, cut: Mapping[tuple[str, str, str], str]) -> str:
+    """Why a letter cannot be replayed as things are; '' if it can. `cut`: see `DeadLetters.cut_rows`."""
+    if why := letter.incomplete or cut.get((letter.source, letter.stage, letter.child), ""):
+        return why
     if (missing := missing_node(names, letter.source, letter.stage)) is None:
         return ""
     kind = "stage" if missing == letter.stage else "source"

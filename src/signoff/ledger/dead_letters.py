@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Literal
 
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.outcome import BUFFER, OTHERS, EventId, Outcome, Resolution, is_united
+from signoff.ledger.outcome import BUFFER, OTHERS, UNITED, EventId, Outcome, Resolution, is_united
 from signoff.ledger.store import Store
 from signoff.pipeline.secrets import redact
 
@@ -238,6 +238,23 @@ class DeadLetters:
                 if (source, stage, other.child) in rows:
                     chosen.setdefault(other.key, other)
         return list(chosen.values())
+
+    def cut_rows(self) -> dict[tuple[str, str, str], str]:
+        """Rows made of several events of which one is not there whole, so that none of their letters can be
+        replayed: by source, stage and child, which event that is and why."""
+        with self._store.read() as db:
+            found = db.execute(
+                "SELECT event_id, source, sequence, stage, child, incomplete FROM letters "
+                f"WHERE incomplete != '' AND instr(child, ?) AND status IN ({', '.join('?' * len(OPEN))}) "
+                "ORDER BY id DESC",
+                [UNITED, *OPEN],
+            ).fetchall()
+        return {
+            (row["source"], row["stage"], row["child"]):
+                f"{EventId(row['source'], row['sequence'])}, which it was also made of: {row['incomplete']}"
+            for row in found
+            if is_united(row["child"])
+        }  # fmt: skip
 
     def count(self, *, stage: str | None = None, statuses: Sequence[Status] = OPEN) -> int:
         where, values = _where(stage, None, None, statuses)
