@@ -13,7 +13,7 @@ from signoff.engine.engine import EngineStatus
 from signoff.engine.room import Room
 from signoff.errors import LogNoSpace, StateError
 from signoff.ledger import Ledger
-from signoff.ledger.store import no_room
+from signoff.ledger.store import Store, no_room
 from tests.clock import Clock
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -147,3 +147,19 @@ def test_a_query_that_cannot_be_started_for_lack_of_room_is_tried_again() -> Non
     assert room.tried(lambda: None)
     with pytest.raises(RuntimeError, match="no such column"):
         room.tried(wrong)
+
+
+@pytest.mark.parametrize("kind", ["read", "write"])
+def test_a_full_disk_is_known_as_one_when_sqlite_has_ended_the_transaction_by_itself(
+    tmp_path: Path, kind: str
+) -> None:
+    store = Store(tmp_path / "some.db", schema="CREATE TABLE some (number INTEGER)", version=1)
+    with pytest.raises(StateError, match="disk is full") as caught, getattr(store, kind)() as db:
+        db.execute("ROLLBACK")
+        raise of_sqlite(sqlite3.SQLITE_FULL)
+    assert no_room(caught.value)
+    with store.write() as db:
+        db.execute("INSERT INTO some VALUES (1)")
+    with store.read() as db:
+        assert db.execute("SELECT count(*) FROM some").fetchone()[0] == 1
+    store.close()

@@ -77,7 +77,8 @@ class Store:
             try:
                 yield connection
             finally:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:  # SQLite ends it by itself after some errors, as of a full disk
+                    connection.execute("ROLLBACK")
 
     def version(self) -> int:
         """A number that changes whenever anyone has changed the file; a few microseconds."""
