@@ -160,6 +160,24 @@ def test_the_text_of_an_answer_can_be_had_whatever_its_charset_is_said_to_be(nam
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [("punycode", "b-9"), ("idna", "b-9"), ("unicode_escape", "b-9"), ("utf-7", "b-9"), ("utf-16-le", "ⵢ9"),
+     ("ISO-8859-1", "b-9"), ("windows-1252", "b-9"), ("Shift_JIS", "b-9"), ("cp1252" + "x" * 1000, "b-9"),
+     ("koi8-r", "b-9")],
+)  # fmt: skip
+def test_a_text_is_decoded_only_by_what_is_a_charset_of_texts(name: str, text: str) -> None:
+    body = b"b-9\0" if name == "utf-16-le" else b"b-9"
+    reply = Reply(200, "OK", {"content-type": f"text/plain; charset={name}"}, body)
+    assert reply.text == text
+
+
+def test_umlauts_of_older_charsets_are_read() -> None:
+    for name in ("iso-8859-1", "latin1", "windows-1252", "iso-8859-15", "utf-16", "gb18030"):
+        kind = {"content-type": f"text/plain; charset={name}"}
+        assert Reply(200, "OK", kind, "Zürich".encode(name)).text == "Zürich"
+
+
+@pytest.mark.parametrize(
     "answer",
     [b"", b"\xff" * 100, b"HTTP/1.1 99999 x\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
      b"HTTP/1.1 200 OK\r\nbad header\r\n\r\n", b"SSH-2.0-OpenSSH\r\n", b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 100_000,

@@ -31,6 +31,11 @@ import httpx
 
 _PIECE = 16 * 1024
 _PACKED = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+_CHARSETS = re.compile(
+    r"utf-(8(-sig)?|(16|32)(-[bl]e)?)|ascii|iso8859-\d+|cp\d+|koi8-[rtu]|mac-\w+|tis-620|hz|johab"
+    r"|big5(hkscs)?|gb(k|2312|18030)|(euc|shift)_\w+|iso2022_\w+"
+)
+"""Those that texts are in, as Python names them. Some of its others take the square of a text's length."""
 _BLANK = re.compile(r"[ \t\n\r]*")
 
 
@@ -227,14 +232,12 @@ def _unpacked(pieces: Iterable[bytes], encoding: str, most_bytes: int) -> Iterat
 
 
 def _text(body: bytes, kind: str) -> str:
-    found = re.search(r"charset=[\"']?([\w.:-]+)", kind, re.IGNORECASE)
+    found = re.search(r"charset=[\"']?([\w.:-]{1,40})", kind, re.IGNORECASE)
     try:
-        codec = codecs.lookup(found[1] if found else "utf-8")
-        text = (
-            body.decode(codec.name, "replace") if codec._is_text_encoding else body.decode("utf-8", "replace")
-        )
-    except Exception:  # noqa: BLE001 - a codec of Python's that is none for text raises what it likes
-        text = body.decode("utf-8", "replace")
+        name = codecs.lookup(found[1] if found else "utf-8").name
+    except Exception:  # noqa: BLE001 - the name of a charset may be anything
+        name = "utf-8"
+    text = body.decode(name if _CHARSETS.fullmatch(name) else "utf-8", "replace")
     return text.encode("utf-8", "replace").decode()
 
 
