@@ -15,9 +15,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpcore
 import pyarrow as pa
 import pytest
 
+from signoff import bounded_http
 from signoff.bounded_http import (
     NoAnswer,
     Reply,
@@ -120,6 +122,47 @@ def test_a_request_that_is_read_slowly_is_given_up_at_the_deadline() -> None:
         pytest.raises(NoAnswer),
     ):
         ask(by, "POST", url, content=b"x" * 50_000_000, seconds=0.5, most_bytes=1)
+
+
+class Silent:
+    """Addresses that nobody answers at: a connection lasts as long as it may."""
+
+    def __init__(self, answers: str = "") -> None:
+        self.answers = answers
+        self.spent: list[float] = []
+        self.now = 0.0
+
+    def connect_tcp(self, host: str, port: int, timeout: float, *more: Any) -> Any:
+        if host == self.answers:
+            return httpcore.MockStream([])
+        self.spent.append(timeout)
+        self.now += timeout
+        raise httpcore.ConnectTimeout("timed out")
+
+
+def test_all_addresses_of_a_name_together_have_the_time_of_one_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"192.0.2.{n}", 80)) for n in range(1, 6)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
+    for answers in ("", "192.0.2.5"):
+        silent = Silent(answers)
+        monkeypatch.setattr(bounded_http.time, "monotonic", lambda silent=silent: silent.now)
+        monkeypatch.setattr(bounded_http._time, "deadline", 10.0)
+        backend = bounded_http._Backend()
+        monkeypatch.setattr(backend, "_inner", silent)
+        if answers:
+            backend.connect_tcp("many.example", 80, 10.0)
+        else:
+            with pytest.raises(httpcore.ConnectTimeout):
+                backend.connect_tcp("many.example", 80, 10.0)
+        assert len(silent.spent) == (4 if answers else 5)
+        assert sum(silent.spent) <= 10.001
+
+
+def test_a_name_that_has_no_address_is_no_answer() -> None:
+    with client({}, verify_tls=False, connections=1) as by, pytest.raises(NoAnswer):
+        ask(by, "GET", "http://no-such-name.invalid/", seconds=30, most_bytes=1)
 
 
 def test_an_answer_is_read_up_to_its_bound() -> None:

@@ -15,6 +15,7 @@ import codecs
 import functools
 import json
 import re
+import socket
 import ssl
 import threading
 import time
@@ -290,6 +291,16 @@ class _Stream(httpcore.NetworkStream):
         return self._inner.get_extra_info(info)
 
 
+def _addresses(host: str, port: int) -> list[str]:
+    """Where a name leads, in the system's order."""
+    try:
+        found = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
+    except OSError as error:
+        raise httpcore.ConnectError(_words(error)) from error
+    scoped = [(str(one[4][0]), one[4][3] if len(one[4]) == 4 else 0) for one in found]
+    return [f"{address}%{scope}" if scope and "%" not in address else address for address, scope in scoped]
+
+
 class _Backend(httpcore.NetworkBackend):
     """Gives each step of a request what is left of its time."""
 
@@ -304,8 +315,16 @@ class _Backend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Any = None,
     ) -> httpcore.NetworkStream:
-        left = _left(timeout, httpcore.ConnectTimeout)
-        return _Stream(self._inner.connect_tcp(host, port, left, local_address, socket_options))
+        failed: Exception = httpcore.ConnectError(f"{host} has no address")
+        addresses = _addresses(host, port)
+        for tried, address in enumerate(addresses):
+            # A share for each: one that is silent must not take the time of one that answers.
+            share = _left(timeout, httpcore.ConnectTimeout) / (len(addresses) - tried)
+            try:
+                return _Stream(self._inner.connect_tcp(address, port, share, local_address, socket_options))
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failed = error
+        raise failed
 
     def connect_unix_socket(
         self, path: str, timeout: float | None = None, socket_options: Any = None
