@@ -810,3 +810,23 @@ def test_a_file_that_changes_while_it_is_compared_goes_only_if_it_holds_what_was
     assert found == ([] if change == "touched" else [b"b" + text.encode()[1:10], *text.encode().split()[1:]])
     assert not path.exists()
     source.close()
+
+
+def test_a_bad_csv_row_is_kept_whole_unless_it_is_larger_than_an_event_may_be(
+    tmp_path: Path, folder: Path
+) -> None:
+    many, quote, odd = (b"1,2," + b"x" * 100_000, b'1,"a"' + b"y" * 100_000, b"1," + b"\xff" * 100_000)
+    (folder / "a.csv").write_bytes(b"a,b\n" + b"\n".join((many, quote, odd, b"3,4")) + b"\n")
+    found, wrong = read(tmp_path)
+    assert found == [many + b"\n", quote + b"\n", odd + b"\n", b'{"a":"3","b":"4"}']
+    assert all(wrong[:3]) and not any("only the beginning" in str(error) for error in wrong)
+
+
+@pytest.mark.parametrize("further", [0, 1, 2, 3])
+def test_a_bad_csv_row_that_is_cut_says_so(tmp_path: Path, folder: Path, further: int) -> None:
+    row = b"1,2," + b"x" * (996 + further)
+    for name, end in ("a.csv", b"\n"), ("b.csv", b""):
+        (folder / name).write_bytes(b"a,b\n" + row + end)
+    for payload, error in zip(*read(tmp_path, max_event_bytes=1000), strict=True):
+        assert len(payload) <= 1000
+        assert (payload.rstrip() == row) == ("only the beginning is kept" not in str(error)) == (further == 0)

@@ -87,16 +87,26 @@ class CsvReader(Reader):
         """The next row as payload and error; an empty payload for an empty line and at the end."""
         fields, error = self._parsed()
         if error:
-            return self._raw[:KEPT_BYTES], error
+            return self._bad(error)
         if not fields:
             return b"", ""
         names = self._names or [f"_c{place}" for place in range(len(fields))]
         if len(fields) != len(names):
-            return self._raw[:KEPT_BYTES], f"row has {len(fields)} fields, the header has {len(names)}"
+            return self._bad(f"row has {len(fields)} fields, the header has {len(names)}")
         try:
             return orjson.dumps(dict(zip(names, fields, strict=True))), ""
         except orjson.JSONEncodeError:
-            return self._raw[:KEPT_BYTES], "row is not valid UTF-8"
+            return self._bad("row is not valid UTF-8")
+
+    def _bad(self, error: str) -> tuple[bytes, str]:
+        """The raw text of a row with what is wrong with it; cut only if it is larger than an event may be."""
+        raw, limit = self._raw, self._shape.max_event_bytes
+        if len(raw) > limit:
+            raw = raw.removesuffix(b"\n")
+        if len(raw) <= limit:
+            return raw, error
+        error = error if "only the beginning" in error else f"{error}; only the beginning is kept"
+        return raw[: min(KEPT_BYTES, limit)], error
 
     def _parsed(self) -> tuple[list[str], str]:
         """The fields of the next row, or the reason why its first line is not one."""
