@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from signoff.engine.shared_disk import SharedDisk
 from signoff.ledger import DeadLetters, Ledger, RunLock
 from signoff.log import LogWriter, exclude
 from signoff.pipeline.model import LogSettings
@@ -40,6 +41,17 @@ def test_everything_a_state_directory_holds_is_private(tmp_path: Path) -> None:
         assert (state / "ledger.db-wal").exists(), "also what SQLite puts beside"
         assert open_to_others(state) == []
     assert stat.S_IMODE((tmp_path / "deep").stat().st_mode) == 0o777, "what is above it is the user's"
+
+
+def test_marks_of_a_shared_disk_are_private_and_the_directory_of_a_sink_is_the_users(tmp_path: Path) -> None:
+    state, out = tmp_path / "state", tmp_path / "out"
+    shared = SharedDisk(state, "tested", [out])
+    shared.begin()
+    try:
+        assert open_to_others(state) == [] and open_to_others(out) == [str(out)]
+        assert [path.name for path in out.iterdir()] == [shared.told.mark]
+    finally:
+        shared.close()
 
 
 def test_a_state_directory_that_was_open_to_others_is_tightened(tmp_path: Path) -> None:

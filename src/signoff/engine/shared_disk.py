@@ -19,6 +19,7 @@ from pathlib import Path
 from signoff.errors import StateError
 from signoff.log.shared_disk import VARIABLE, SharedPlaces
 from signoff.pipeline.graph import Graph
+from signoff.private import make_private, opener
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +47,12 @@ class SharedDisk:
         """Write the marks; remove what a run that was killed has left."""
         for place in self._places():
             try:
-                place.mkdir(parents=True, exist_ok=True)
+                if place == self.home:
+                    make_private(place, durable=False)
+                else:  # of a sink: the user may share it
+                    place.mkdir(parents=True, exist_ok=True)
                 self._clear(place)
-                (place / self.told.mark).write_text(self.told.token)
+                _write(place / self.told.mark, self.told.token)
             except OSError as error:
                 raise StateError(f"{place} cannot be written to: {error.strerror}") from error
         self._thread.start()
@@ -92,7 +96,7 @@ class SharedDisk:
                 continue
             # The answer is the place that misses the greeting; empty: all is well. Whole or not at all.
             aside = self.home / f"{self.told.answer(worker)}~"
-            aside.write_text(str(missing[0]) if missing else "")
+            _write(aside, str(missing[0]) if missing else "")
             aside.replace(self.home / self.told.answer(worker))
             for place in self._places():
                 (place / file.name).unlink(missing_ok=True)
@@ -103,6 +107,11 @@ class SharedDisk:
             return (place / self.told.greeting(worker)).read_text() == worker
         except OSError:
             return False
+
+
+def _write(path: Path, text: str) -> None:
+    with open(path, "w", opener=opener) as file:
+        file.write(text)
 
 
 def shared_disk(graph: Graph) -> SharedDisk | None:
