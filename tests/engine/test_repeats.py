@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 from signoff.catalog import default
 from signoff.engine.repeats import Repeats
 from signoff.engine.result import Kind
-from signoff.ledger import Ledger
+from signoff.ledger import Ledger, folding
 from signoff.ledger.fates import Fates
 from signoff.ledger.outcome import Outcome, RowOutcome, RowRef, SinkState
 from signoff.pipeline.graph import Graph
@@ -109,3 +109,63 @@ def test_what_is_tidied_is_not_what_a_batch_has_claimed_that_was_opened_meanwhil
     monkeypatch.setattr(world.repeats._index, "waiting", meanwhile)
     world.repeats.tidy("incoming", 0)
     assert [each.sequence for each in world.worker.waiting("incoming")] == [1]
+
+
+def test_what_waited_by_other_keys_is_not_dropped_for_them(world: World) -> None:
+    world.open(0, 1, 2, 3)
+    assert [world.claim(n, "a customer") for n in range(3)] == ["first", "waits", "waits"]
+    world.repeats.close()
+    world.repeats = world.start("order")
+    assert list(world.repeats.blocked("incoming")) == []
+    assert world.news(RowRef(1), RowRef(2)) == ([], {1, 2})
+    assert world.claim(1, "order 1") == Decision.FIRST
+    world.end(0)
+    assert world.news(RowRef(2)) == ([], {2})
+
+
+def test_waits_are_forgotten_with_their_step_whose_number_may_be_used_again(world: World) -> None:
+    world.open(0, 1)
+    world.claim(0, "a customer")
+    assert world.claim(1, "a customer") == Decision.WAITS
+    while world.worker.forget_others({}):
+        pass
+    world.claim(0, "a customer")
+    assert world.worker.waiting("incoming") == []
+
+
+def test_a_row_does_not_wait_for_an_event_whose_refusal_is_forgotten(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "KEEP_NEGATIVE", 2)
+    world.ledger.on_forget = world.repeats.release
+    world.ledger.open_batch("other", 0, 1, ["archive"])
+    world.open(0)
+    world.claim(0, "a")
+    rows = [Arrival(0, "", 1, b"a")]
+    (decided,) = world.worker.claim("once", world.definition, "other", rows, WITHIN, Fates(world.ledger))
+    assert decided[0] == Decision.WAITS
+    world.end(0, refused=True)
+    for sequence in range(1, 6):
+        world.open(sequence)
+        world.end(sequence, refused=True)
+    assert world.ledger.rows("incoming", 0) == [], "it is forgotten"
+    assert world.repeats.news("other", "once", [RowRef(0)]) == ([], {0})
+
+
+def test_a_ledger_that_cannot_tell_the_index_forgets_no_refusal(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "KEEP_NEGATIVE", 2)
+    world.open(0)
+    world.claim(0, "a")
+    world.end(0, refused=True)
+    for sequence in range(1, 6):
+        world.open(sequence)
+        world.end(sequence, refused=True)
+    world.open(6)
+    assert world.claim(6, "a") == Decision.FIRST
+    world.ledger.on_forget = world.repeats.release
+    world.end(6)
+    world.open(7)
+    world.end(7)
+    assert world.ledger.rows("incoming", 0) == [], "as soon as somebody can be told"

@@ -182,7 +182,7 @@ class Repeats:
             asked.setdefault(row.sequence, []).append(row)
         fates, waiting = Fates(self._ledger), dict[int, list[Waiting]]()
         for each in self._index.waiting(source, sorted(asked)):
-            if each.step == step:
+            if each.step == step and self._is_now(each):
                 waiting.setdefault(each.sequence, []).append(each)
         known: list[Result] = []
         unknown: set[int] = set()
@@ -256,8 +256,14 @@ class Repeats:
         return BitMap64(
             each.sequence
             for each in self._index.waiting(source)
-            if each.sequence in own and fates(each.owner.source, each.owner.sequence) == Fate.IN_FLIGHT
+            if self._is_now(each)
+            and each.sequence in own
+            and fates(each.owner.source, each.owner.sequence) == Fate.IN_FLIGHT
         )
+
+    def _is_now(self, waiting: Waiting) -> bool:
+        """Whether it waits by the keys that its step compares now, and not by those of an earlier run."""
+        return self._all.get(waiting.step) == waiting.definition
 
     def _tidy_waits(self, source: str) -> None:
         waiting = self._index.waiting(source)  # before the ledger: a batch may be opened in between

@@ -21,13 +21,23 @@ from signoff.ledger.sequences import from_bytes
 KEEP_NEGATIVE = 100_000
 """Refused and expired origins of the folded prefix that can still be told to a source again."""
 
+KEY_INDEX = "dedupe.db"
+"""Beside a ledger, this file knows events that others repeat: it has to be told which are forgotten."""
 
 OnForget = Callable[[str, Sequence[int]], None]
 """Told, by source, which refused and expired origins are forgotten, just before they are."""
 
 
-def fold(db: sqlite3.Connection, source: str, keep: int, on_forget: OnForget | None = None) -> int:
-    """Fold what is beyond the newest `keep` batches, in strides; returns the number of batches folded."""
+def fold(
+    db: sqlite3.Connection,
+    source: str,
+    keep: int,
+    on_forget: OnForget | None = None,
+    *,
+    forget: bool = True,
+) -> int:
+    """Fold what is beyond the newest `keep` batches, in strides; returns the number of batches folded.
+    `forget`: whether refusals and expiries beyond the newest may be forgotten."""
     (kept,) = db.execute("SELECT count(*) FROM batches WHERE source = ?", (source,)).fetchone()
     if kept <= keep + keep // 10:
         return 0
@@ -41,7 +51,7 @@ def fold(db: sqlite3.Connection, source: str, keep: int, on_forget: OnForget | N
             break
         _fold_one(db, source, batch)
         folded += 1
-    if folded:
+    if folded and forget:
         _forget_negative(db, source, on_forget)
     return folded
 

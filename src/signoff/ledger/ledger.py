@@ -106,7 +106,8 @@ class Ledger:
         self._store = Store(path, schema=SCHEMA, version=VERSION, upgrades=UPGRADES, readonly=readonly)
         self._keep = keep_batches
         self.on_forget: folding.OnForget | None = None
-        """Told of refused and expired origins that are so old that they are forgotten, before they are."""
+        """Told of refused and expired origins that are so old that they are forgotten, before they are.
+        Without it, they are not forgotten where there is an index of keys."""
         self._now = now
 
     # -- the engine, for each batch ---------------------------------------------------------------
@@ -153,10 +154,15 @@ class Ledger:
         with self._store.write() as db:
             attempt = batches.Attempt(delivered, outcomes, sinks, owed, rows or {}, filtered or {}, at_once)
             batches.record(db, source, start, end, attempt, self._now())
-            folding.fold(db, source, self._keep, self.on_forget)
+            folding.fold(db, source, self._keep, self.on_forget, forget=self._may_forget())
             state = batches.state(db, source, start, end)
         assert state is not None
         return state
+
+    def _may_forget(self) -> bool:
+        """Whether nobody has to be told, or somebody is: to an index that is not told, what was refused and
+        forgotten looks as if it had ended well."""
+        return self.on_forget is not None or not (self._store.path.parent / folding.KEY_INDEX).exists()
 
     def release(
         self, source: str, start: int, end: int, sink: str, answer: batches.Answer

@@ -25,10 +25,11 @@ from itertools import islice
 from pathlib import Path
 
 from signoff.ledger.fates import Fate
+from signoff.ledger.folding import KEY_INDEX
 from signoff.ledger.outcome import EventId
 from signoff.ledger.store import Store
 
-FILE = "dedupe.db"
+FILE = KEY_INDEX
 """Name of the index in the state directory."""
 _CACHE_KIB = 64 * 1024
 _CHECKPOINT_PAGES = 16_384
@@ -101,6 +102,8 @@ class Waiting:
     """A row that waits for the event it repeats."""
 
     step: str
+    definition: str
+    """By which keys it repeats the owner."""
     sequence: int
     child: str
     owner: EventId
@@ -193,15 +196,21 @@ class KeyIndex:
                 if forgotten := self.forget_beyond(name, definition, 0):
                     return forgotten
                 with self._store.write() as db:
-                    db.execute("DELETE FROM steps WHERE name = ? AND definition = ?", (name, definition))
+                    _remove_step(db, name, definition)
         return 0
 
     def release(self, source: str, sequences: Iterable[int]) -> None:
-        """Forget what events own that were refused or have expired, before the ledger forgets that."""
+        """Forget what events own that were refused or have expired, and who waits for them, before the ledger
+        forgets that."""
+        sequences = frozenset(sequences)
         with self._store.write() as db:
             of = db.execute("SELECT id FROM names WHERE name = ?", (source,)).fetchone()
             if of is None:
                 return
+            waited_for = "FROM waits WHERE owner_source = ?"
+            found = db.execute(f"SELECT DISTINCT owner_sequence {waited_for}", (of["id"],)).fetchall()
+            for sequence in sequences.intersection(row[0] for row in found):
+                db.execute(f"DELETE {waited_for} AND owner_sequence = ?", (of["id"], sequence))
             for (step,) in db.execute("SELECT id FROM steps").fetchall():
                 removed = 0
                 for sequence in sequences:
@@ -214,7 +223,8 @@ class KeyIndex:
     def waiting(self, source: str, sequences: Iterable[int] | None = None) -> list[Waiting]:
         """The rows of a source that wait for the events they repeat, of some events or all."""
         query = (
-            "SELECT steps.name, waits.sequence, waits.child, names.name, owner_sequence, owner_child "
+            "SELECT steps.name, definition, waits.sequence, waits.child, names.name, owner_sequence, "
+            "owner_child "
             "FROM waits JOIN steps ON steps.id = waits.step JOIN names ON names.id = owner_source "
             "WHERE waits.source = (SELECT id FROM names WHERE name = ?)"
         )
@@ -224,7 +234,7 @@ class KeyIndex:
             while some := tuple(islice(left, _ASKED)):
                 marks = ", ".join("?" * len(some))
                 found += db.execute(f"{query} AND waits.sequence IN ({marks})", (source, *some)).fetchall()
-        return [Waiting(row[0], row[1], row[2], EventId(row[3], row[4], row[5])) for row in found]
+        return [Waiting(row[0], row[1], row[2], row[3], EventId(row[4], row[5], row[6])) for row in found]
 
     def stop_waiting(self, source: str, sequences: Iterable[int]) -> None:
         """These events do not wait any more, for whatever reason."""
@@ -263,6 +273,13 @@ def reasons_to_wait(state: Path) -> Callable[[EventId], Mapping[str, str]]:
         return {each.step: waits_for(each.owner) for each in mine}
 
     return reasons
+
+
+def _remove_step(db: sqlite3.Connection, step: str, definition: str) -> None:
+    """With its waits: its number may be used again."""
+    at, query = (step, definition), "SELECT id FROM steps WHERE name = ? AND definition = ?"
+    db.execute(f"DELETE FROM waits WHERE step = ({query})", at)
+    db.execute("DELETE FROM steps WHERE name = ? AND definition = ?", at)
 
 
 def _forget_some(
@@ -316,10 +333,13 @@ class _Claim:
     ) -> None:
         self._db, self._source, self._within, self._fates = db, source, within, fates
         self._replay = replay
-        db.execute("INSERT OR IGNORE INTO steps (name, definition) VALUES (?, ?)", (step, definition))
-        (self._step,) = db.execute(
-            "SELECT id FROM steps WHERE name = ? AND definition = ?", (step, definition)
-        ).fetchone()
+        at, query = (step, definition), "SELECT id FROM steps WHERE name = ? AND definition = ?"
+        if (known := db.execute(query, at).fetchone()) is None:
+            db.execute("INSERT INTO steps (name, definition) VALUES (?, ?)", at)
+            known = db.execute(query, at).fetchone()
+            # Of a step that had the number before, and is forgotten:
+            db.execute("DELETE FROM waits WHERE step = ?", (known["id"],))
+        self._step = int(known["id"])
         self._of_source = self._number(source)
         self._names: dict[int, str] = {self._of_source: source}
         self._owners: dict[bytes, Owner | None] = {}

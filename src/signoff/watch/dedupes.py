@@ -38,7 +38,9 @@ def read_dedupes(graph: Graph, ledger: Ledger) -> dict[str, Dedupe]:
             for each in index.waiting(source):
                 owner = each.owner
                 is_open = fates(owner.source, owner.sequence) == Fate.IN_FLIGHT
-                if each.step in waiting and each.sequence in own and is_open:
+                step = steps.get(each.step)
+                same = step is not None and step.definition == each.definition
+                if same and each.sequence in own and is_open:
                     waiting[each.step].append(str(owner))
         return {
             name: Dedupe(
