@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,21 +15,26 @@ from pyroaring import BitMap64
 
 from signoff.engine.batch import BatchRunner
 from signoff.engine.compile import Delivery
-from signoff.engine.control import Control
+from signoff.engine.control import Control, GaveUp
 from signoff.engine.delivery import Pass, SinkTask
 from signoff.engine.departures import Departures
+from signoff.engine.gone import Gone, what_is_gone
 from signoff.engine.letters import LetterStore
 from signoff.engine.missing import Way, came_names
 from signoff.engine.result import Kind, Result, from_table, pack_rows
 from signoff.engine.serving import SinkEntry
 from signoff.ledger import DeadLetters, Ledger
-from signoff.ledger.outcome import BatchState
+from signoff.ledger.explain import explain
+from signoff.ledger.outcome import BatchState, SinkState
 from signoff.ledger.sequences import to_bytes
+from signoff.link.notes import Handed, LinkNotes
 from signoff.log import LogReader, LogWriter
-from signoff.pipeline.model import LogSettings, Retry
+from signoff.pipeline.graph import Graph, Node, Port
+from signoff.pipeline.model import LogSettings, Retry, Settings, SinkConfig
 from signoff.sinks.contract import BatchRef, Part, Sink, Writer
+from signoff.sinks.pipeline import PipelineSinkConfig
 from signoff.sources.contract import EVENT_SCHEMA
-from tests.engine.simulated_run import ToySinkConfig
+from tests.engine.simulated_run import ToySinkConfig, ToySource
 
 Row = tuple[int, str]
 
@@ -56,9 +61,26 @@ class Changing:
         log.sync()
         log.close()
 
+    def patience(self, sinks: Sequence[str], seconds: float | None) -> None:
+        """What a run with these sinks does, that is to end, while the batch waits for another pipeline."""
+        runner = self._runner(sinks)
+        runner.control.patience_s = seconds
+        known = runner.open(self.batch)
+        assert runner.waits_elsewhere(known)
+        runner.see_patience(known)
+
     def run(self, sinks: Sequence[str], *results: Result, ask: Sequence[str] | None = None) -> BatchState:
         """One round of a run with these sinks, of which the pass says this. `ask`: only some of them."""
-        runner = BatchRunner(
+        runner = self._runner(sinks)
+        runner._results = lambda work, plan: [  # type: ignore[method-assign]
+            result for result in results if result.name in {*work.asked, *work.held}
+        ]
+        known = runner.open(self.batch)
+        asked = {n: state for n, state in runner.owing(known).items() if ask is None or n in ask}
+        return runner.round(self.batch, None, known, asked)
+
+    def _runner(self, sinks: Sequence[str]) -> BatchRunner:
+        return BatchRunner(
             source="incoming",
             spark=cast(Any, None),
             state=self._path,
@@ -75,12 +97,14 @@ class Changing:
             isolate=cast(Any, None),
             ways={name: Way(frozenset({"incoming"}), frozenset()) for name in sinks},
         )
-        runner._results = lambda work, plan: [  # type: ignore[method-assign]
-            result for result in results if result.name in {*work.asked, *work.held}
-        ]
-        known = runner.open(self.batch)
-        asked = {n: state for n, state in runner.owing(known).items() if ask is None or n in ask}
-        return runner.round(self.batch, None, known, asked)
+
+    def hand_on(self, sinks: Mapping[str, SinkState]) -> None:
+        """An earlier run has handed rows on to other pipelines."""
+        ref, all_of_them = self.batch, BitMap64(range(self.batch.end))
+        self._ledger.open_batch(ref.source, ref.start, ref.end, list(sinks))
+        self._ledger.record(
+            ref.source, ref.start, ref.end, delivered=BitMap64(), outcomes=[], sinks=sinks, owed=all_of_them
+        )
 
     @property
     def letters(self) -> list[tuple[str, str]]:
@@ -225,3 +249,69 @@ def test_rows_of_a_split_event_that_a_sink_was_not_asked_for_are_letters_if_they
     pipeline.run(["a", "b"], signed("b", 0, 1), came("b", (0, "2"), (1, "")))
     assert pipeline.letters == [("incoming/0/0", "b"), ("incoming/0/1", "b")]
     assert pipeline.account == {"delivered": 1, "dead_lettered": 1}
+
+
+HANDED = {"out": SinkState(done=False, attempts=1, owed=(), since=1.0, handed=BitMap64([0, 1, 2]))}
+
+
+def test_a_run_that_is_to_end_does_not_wait_for_ever_for_the_pipeline_behind_a_sink_that_is_gone(
+    changing: Any, tmp_path: Path
+) -> None:
+    pipeline = changing(3)
+    pipeline.hand_on(HANDED)
+    pipeline.patience(["table"], None)
+    pipeline.patience(["table"], 60.0)
+    with pytest.raises(GaveUp, match='"out", which is not in the pipeline any more, has not answered'):
+        pipeline.patience(["table"], -1.0)
+    notes = LinkNotes(tmp_path / "links" / "b.buffer" / "link.db")
+    notes.note(Handed("out", pipeline.batch, 0, 3, BitMap64(range(3))))
+    notes.close()
+    pipeline.patience(["table"], -1.0)  # a buffer: nobody else is waited for
+
+
+@pytest.fixture
+def left(tmp_path: Path) -> Callable[..., Graph]:
+    """A pipeline with these sinks, whose sink `out` has handed three events on to the link `here`."""
+    (tmp_path / "state").mkdir()
+    with Ledger(tmp_path / "state" / "ledger.db") as ledger:
+        ledger.open_batch("incoming", 0, 3, ["out"])
+        ledger.record(
+            "incoming", 0, 3, delivered=BitMap64(), outcomes=[], sinks=HANDED, owed=BitMap64(range(3))
+        )
+    (tmp_path / "here").mkdir()
+    notes = LinkNotes(tmp_path / "here" / "link.db")
+    notes.note(Handed("out", BatchRef("incoming", 0, 3), 0, 3, BitMap64(range(3))))
+    notes.close()
+
+    def graph(**sinks: SinkConfig) -> Graph:
+        nodes = {name: Node(name, "sink", config, (Port("incoming"),)) for name, config in sinks.items()}
+        nodes["incoming"] = Node("incoming", "source", ToySource())
+        return Graph(Settings(name="x", state="state"), "x.yaml", tmp_path, nodes)
+
+    return graph
+
+
+def gone(graph: Graph) -> Gone:
+    with Ledger(graph.state / "ledger.db") as ledger, DeadLetters(graph.state / "dead_letters.db") as letters:
+        return what_is_gone(graph, ledger, letters)
+
+
+@pytest.mark.case(44)
+@pytest.mark.parametrize("path", [None, "./elsewhere"], ids=["removed", "another path"])
+def test_events_that_were_handed_on_over_a_link_that_is_gone_are_named(left: Any, path: str | None) -> None:
+    sinks = {"table": ToySinkConfig()} if path is None else {"out": PipelineSinkConfig(path=path)}
+    found = gone(left(**sinks))
+    assert found.as_dict() == {"out": {"handed_on": 3}}
+    (sentence,) = found.sentences()
+    assert 'sink "out" has handed on rows of 3 events' in sentence and "with the path it had" in sentence
+
+
+@pytest.mark.parametrize("name", ["out", "renamed"])
+def test_events_that_were_handed_on_over_a_link_of_the_pipeline_are_heard_of(left: Any, name: str) -> None:
+    assert gone(left(**{name: PipelineSinkConfig(path="./here")})).as_dict() == {}
+
+
+def test_explain_says_that_an_event_was_handed_on_by_a_sink_that_is_gone(left: Any) -> None:
+    graph = left(table=ToySinkConfig())
+    why = explain(graph, "incoming/1", LogReader).why
+    assert "out, which is not in the pipeline, has handed it on" in why and "to another pipeline" in why

@@ -73,6 +73,7 @@ from signoff.errors import Discarded, SinkError
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BatchState, Outcome, RowRef, SinkState, Wait
 from signoff.link.handover import HandoverConfig
+from signoff.link.lookup import in_a_buffer
 from signoff.log import LogReader, excluded
 from signoff.log.shared_disk import not_shared, prove_shared
 from signoff.pipeline.model import OnFailure, Retry
@@ -256,11 +257,23 @@ class BatchRunner:
         """Raises GaveUp when another pipeline has not answered within the time a run that is to end has."""
         patience = self.control.patience_s
         for name, state in known.sinks.items():
-            config = self.sinks[name].config if name in self.sinks else None
-            if patience is None or not isinstance(config, HandoverConfig) or not config.outside:
+            if patience is None or not state.handed or not self._may_lead_outside(name):
                 continue
-            if state.handed and self._failing_s(known.ref.start, name, state) > patience:
-                raise GaveUp(f'the pipeline behind sink "{name}" has not answered for {patience:.0f} s')
+            # Of a sink that was removed it is not kept since when.
+            waits_s = self._failing_s(known.ref.start, name, replace(state, since=state.since or 0.0))
+            if waits_s > patience and (name in self.sinks or not self._in_a_buffer(name, known)):
+                gone = "" if name in self.sinks else ", which is not in the pipeline any more,"
+                raise GaveUp(f'the pipeline behind sink "{name}"{gone} has not answered for {patience:.0f} s')
+
+    def _in_a_buffer(self, name: str, known: BatchState) -> bool:
+        return in_a_buffer(self.state, name, BatchRef(known.ref.source, known.ref.start, known.ref.end))
+
+    def _may_lead_outside(self, name: str) -> bool:
+        """Whether a sink has handed its rows on to another pipeline; of one that is gone, whether it may."""
+        if name not in self.sinks:
+            return "." not in name
+        config = self.sinks[name].config
+        return isinstance(config, HandoverConfig) and config.outside
 
     def _failing_s(self, start: int, name: str, state: SinkState) -> float:
         """How long this run knows that a sink fails on a batch; the time of day may have been set since."""

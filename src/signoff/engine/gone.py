@@ -1,4 +1,5 @@
-"""What waits for nodes that are not in the pipeline any more: rows that sinks owe, and dead letters.
+"""What waits for nodes that are not in the pipeline any more: rows that sinks owe, or have handed on to other
+pipelines, and dead letters.
 
 A run makes dead letters of such rows (see `missing`); until it does, and as long as the letters are there,
 whoever looks is told: by `run`, `status` and `audit`.
@@ -12,12 +13,16 @@ from dataclasses import dataclass, field
 
 from pyroaring import BitMap64
 
-from signoff.engine.division import all_joints
+from signoff.engine.division import all_joints, buffers_on_disk
+from signoff.engine.joints import buffer_place
 from signoff.engine.missing import owed_by_gone
+from signoff.errors import SignoffError
 from signoff.ledger.dead_letters import DeadLetter, DeadLetters
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.outcome import BUFFER, Wait
+from signoff.ledger.outcome import BUFFER, BatchRange, Wait
+from signoff.link.notes import LinkNotes
 from signoff.pipeline.graph import Graph
+from signoff.sinks.pipeline import PipelineSinkConfig
 
 
 @dataclass(frozen=True)
@@ -28,26 +33,37 @@ class Gone:
     """By sink: rows it owes."""
     letters: dict[str, int] = field(default_factory=dict)
     """By stage or source: dead letters that cannot be replayed without it."""
+    handed: dict[str, int] = field(default_factory=dict)
+    """By sink: events whose rows it has handed on over a link that is not in the pipeline, so that nobody
+    hears what becomes of them."""
 
     def as_dict(self) -> dict[str, dict[str, int]]:
         """By node that is gone."""
         found: dict[str, dict[str, int]] = {}
-        for kind, numbers in (("rows", self.rows), ("dead_letters", self.letters)):
+        kinds = (("rows", self.rows), ("handed_on", self.handed), ("dead_letters", self.letters))
+        for kind, numbers in kinds:
             for name, number in numbers.items():
                 found.setdefault(name, {})[kind] = number
         return found
 
     def sentences(self) -> list[str]:
         """All of it, for people."""
-        return [
+        owed = [
             f'sink "{name}" is not in the pipeline and owes {_rows(number)}: put it back to have them '
             "delivered; a run makes dead letters of them"
             for name, number in self.rows.items()
-        ] + [
+        ]
+        handed = [
+            f'sink "{name}" has handed on {_events(number)} to another pipeline, over a link that is not in '
+            "this one: put the sink back, with the path it had, to hear what became of them"
+            for name, number in self.handed.items()
+        ]
+        letters = [
             f'{_letters(number)} of "{name}", which is not in the pipeline: put it back and replay them, or '
             "drop them (signoff dead-letters)"
             for name, number in self.letters.items()
         ]
+        return owed + handed + letters
 
 
 def what_is_gone(graph: Graph, ledger: Ledger, letters: DeadLetters) -> Gone:
@@ -60,7 +76,51 @@ def what_is_gone(graph: Graph, ledger: Ledger, letters: DeadLetters) -> Gone:
     for source, stage, number in letters.by_stage():
         if (missing := missing_node(names, source, stage)) is not None:
             stuck[missing] += number
-    return Gone({name: number for name, number in found.items() if number}, dict(stuck))
+    rows = {name: number for name, number in found.items() if number}
+    return Gone(rows, dict(stuck), _not_heard_of(graph, names, ledger))
+
+
+def _not_heard_of(graph: Graph, names: Collection[str], ledger: Ledger) -> dict[str, int]:
+    """By sink: the events that wait for an answer over a link that the pipeline does not have."""
+    suspects = [
+        (source, sink)
+        for source, sink in ledger.owing()
+        if source in names and "." not in sink and Wait.parse(sink) is None
+        if sink not in graph.nodes or isinstance(graph.nodes[sink].config, PipelineSinkConfig)
+    ]
+    waiting = [
+        (sink, batch.ref)
+        for source, sink in suspects
+        for batch in ledger.open_batches(source)
+        if sink in batch.sinks and batch.sinks[sink].handed
+    ]
+    try:
+        noted = _noted(graph) if waiting else set()
+    except SignoffError:  # what a link holds cannot be read now: nothing is said of any
+        return {}
+    found: Counter[str] = Counter()
+    for sink, ref in waiting:
+        known = ledger.batch(ref.source, ref.start, ref.end)  # it may have been answered meanwhile
+        if (sink, ref) not in noted and known is not None and sink in known.sinks:
+            found[sink] += len(known.owed & (known.sinks[sink].handed or BitMap64()))
+    return {sink: number for sink, number in found.items() if number}
+
+
+def _noted(graph: Graph) -> set[tuple[str, BatchRange]]:
+    """What the links of a pipeline hold: by the sink's name when it was handed on, and the batch."""
+    paths = [buffer_place(graph, name + BUFFER).database for name in buffers_on_disk(graph)]
+    configs = (node.config for node in graph.sinks.values())
+    paths += [c.place(graph.base).database for c in configs if isinstance(c, PipelineSinkConfig)]
+    found = set()
+    for path in paths:
+        notes = LinkNotes(path, readonly=True)
+        try:
+            for handed in notes.each():
+                batch = handed.batch
+                found.add((handed.sink, BatchRange(batch.source, batch.start, batch.end)))
+        finally:
+            notes.close()
+    return found
 
 
 def stage_names(graph: Graph) -> set[str]:
@@ -108,6 +168,10 @@ def _sink_of(name: str) -> str:
 
 def _rows(number: int) -> str:
     return f"{number} row{'' if number == 1 else 's'}"
+
+
+def _events(number: int) -> str:
+    return f"rows of {number} event{'' if number == 1 else 's'}"
 
 
 def _letters(number: int) -> str:

@@ -188,6 +188,9 @@ class _Story:
             return _waits_for(wait.step, sink)
         if name.partition(".")[0] not in self._graph.nodes and not self._is_handed(sink):
             return f"{name}, which is not in the pipeline, owes it; the next run makes a dead letter of it"
+        if name not in self._graph.nodes and "." not in name:
+            where = "to another pipeline or to a buffer; signoff status says what waits for what is gone"
+            return f"{name}, which is not in the pipeline, has handed it on {_since(sink)} {where}"
         return f"{name} {'has it in its buffer' if self._is_handed(sink) else 'owes it'} {_since(sink)}"
 
     def _owes(self, sink: SinkState) -> bool:

@@ -10,6 +10,7 @@ from signoff.ledger.outcome import BUFFER, EventId
 from signoff.link.handover import origins_of
 from signoff.link.notes import Handed, LinkNotes
 from signoff.log import LogReader
+from signoff.sinks.contract import BatchRef
 
 
 def rows_in_buffers(state: Path, event: EventId) -> list[EventId]:
@@ -26,6 +27,19 @@ def rows_in_buffers(state: Path, event: EventId) -> list[EventId]:
             if part.last <= log.head():
                 found += [EventId(directory.name, number) for number in _numbers(log, part, event.sequence)]
     return found
+
+
+def in_a_buffer(state: Path, sink: str, batch: BatchRef) -> bool:
+    """Whether a buffer of this state directory holds rows of a batch that a sink, as it was called then, has
+    handed on."""
+    for directory in (state / "links").glob(f"*{BUFFER}"):
+        notes = LinkNotes(directory / "link.db", readonly=True)
+        try:
+            if any(handed.sink == sink for handed in notes.find(batch)):
+                return True
+        finally:
+            notes.close()
+    return False
 
 
 def _holds(handed: Handed, event: EventId) -> bool:
