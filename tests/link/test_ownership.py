@@ -199,3 +199,20 @@ def test_a_link_that_was_moved_is_read_on_where_it_is_now(place: LinkPlace, tmp_
     events = moved.receive(100, 0)
     assert events is not None and events.column("position").to_pylist() == [5, 6, 7, 8, 9]
     moved.close()
+
+
+@pytest.mark.case(45)
+def test_a_reader_goes_on_though_a_loss_of_power_has_left_an_older_head_of_the_link(
+    place: LinkPlace, tmp_path: Path
+) -> None:
+    write(place).release()
+    head = place.log / "head"
+    older = head.read_bytes()
+    write(place, BatchRef("incoming", FIRST.end, FIRST.end + 2)).release()
+    end = LogReader(place.log).head()
+    reader(place, tmp_path / "a").close()
+    head.write_bytes(older)
+    assert LogReader(place.log).head() < end
+    reader(place, tmp_path / "a", taken=end).close()
+    with pytest.raises(SourceError, match=rf"the link ends at {end}, but rows up to {end + 1} were taken"):
+        reader(place, tmp_path / "a", taken=end + 1)

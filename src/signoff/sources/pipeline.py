@@ -79,9 +79,12 @@ class PipelineSource(Source):
         self._own(context, known)
         self._next = resume.position + 1 if resume.position is not None else self._first_unanswered()
         self._ahead = self._next - resume.next_sequence
-        if self._next > self._log.head() and known:
+        end = self._log.head()
+        if known and self._next > end:
+            end = self._log.scan()  # after a loss of power the head file may be older than the rows
+        if known and self._next > end:
             raise SourceError(
-                f"{self._directory}: the link ends at {self._log.head()}, but rows up to {self._next} were "
+                f"{self._directory}: the link ends at {end}, but rows up to {self._next} were "
                 "taken from it; was it removed? Restore it, or give up what is in flight and begin with what "
                 f"it holds: signoff sources reset FILE {context.name}"
             )
