@@ -97,3 +97,19 @@ def test_a_row_that_is_only_looked_at_was_not_delivered(stage: str) -> None:
     reached = said(Kind.REACHED, "rows", 1)
     (one,) = ends(replayed(stage, ["1"], reached, came((1, ""), sink="counts.lateness")))
     assert one == ("dropped", 'dropped by "counts.lateness"')
+
+
+def test_a_row_does_not_wait_for_what_becomes_of_a_row_beside_it() -> None:
+    handed = {"hook": SinkState(done=False, owed=(), handed=BitMap64([5]))}
+    reached = [said(Kind.REACHED, "rows", 5, child) for child in "012"]
+    left_out = said(Kind.LEFT_OUT, "few", 5, "1", "the condition does not hold")
+    later = RowOutcome(RowRef(5, "2"), "hook", Outcome.DEAD_LETTERED, "too large")
+    found = replayed("rows", ["5/0", "5/1", "5/2"], came((5, "0"), (5, "2")), *reached, left_out,
+                     outcomes=[later], sinks=handed)  # fmt: skip
+    assert [letter.event_id for letter in found.handed[("hook",)]] == ["incoming/5/0"]
+    assert ends(found) == [
+        ("dropped", 'dropped by "few" (the condition does not hold)'),
+        ("dropped", 'failed at a later stage: "hook": too large'),
+    ]
+    unnamed = replayed("rows", ["5/0", "5/1"], *reached, sinks=handed)
+    assert len(unnamed.handed[("hook",)]) == 2, "which of them is there cannot be told"

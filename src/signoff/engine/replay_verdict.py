@@ -117,7 +117,18 @@ class _Judge:
 
     def waits_behind(self, row: RowRef) -> tuple[str, ...]:
         """The sinks behind which rows of it are in another log, and are not settled."""
-        return tuple(sorted(sink for sink, some in self._handed.items() if row.sequence in some))
+        return tuple(sorted(sink for sink in self._handed if self._is_behind(sink, row)))
+
+    def _is_behind(self, sink: str, row: RowRef) -> bool:
+        """Whether a row of it is in the log behind a sink; where rows are not known by name, of its event."""
+        if row.sequence not in self._handed[sink]:
+            return False
+        if self._heard.anew or not self._came.get(sink, {}).get(row.sequence):
+            return True
+        return any(
+            name == sink and (RowRef(row.sequence, child), sink) not in self._failed
+            for name, child in self._rows(row)
+        )
 
     def delivered(self, row: RowRef) -> bool:
         """Whether a sink has taken a row of it."""
