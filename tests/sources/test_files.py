@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from signoff.clock import ClockWatch
 from signoff.errors import SourceError
 from signoff.sources import file_content
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source
+from signoff.sources.file_csv import CsvReader
 from signoff.sources.files import FilesConfig
 from tests.sources.offers import acknowledged, context, drain, errors, log, payloads, receive, resume_after
 
@@ -830,3 +832,24 @@ def test_a_bad_csv_row_that_is_cut_says_so(tmp_path: Path, folder: Path, further
     for payload, error in zip(*read(tmp_path, max_event_bytes=1000), strict=True):
         assert len(payload) <= 1000
         assert (payload.rstrip() == row) == ("only the beginning is kept" not in str(error)) == (further == 0)
+
+
+@pytest.mark.parametrize("end", [b"", b'"x\n', b"x" * 2000 + b"\n"], ids=["end", "error", "limit"])
+def test_csv_lines_that_all_leave_a_quote_open_are_parsed_a_few_times_each(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, end: bytes
+) -> None:
+    path, parsed = folder / "a.csv", 0
+    path.write_bytes(b"a,b\n" + b'b","\n' * 300 + end + b'5,"two\nlines"\n')
+    lines_of = CsvReader._lines
+
+    def counted(self: CsvReader) -> Iterator[str]:
+        nonlocal parsed
+        for line in lines_of(self):
+            parsed += 1
+            yield line
+
+    monkeypatch.setattr(CsvReader, "_lines", counted)
+    found, wrong = read(tmp_path, max_event_bytes=2000)
+    assert found[:300] == [b'b","\n'] * 300 and all(wrong[:300])
+    assert (found[-1], wrong[-1]) == (b'{"a":"5","b":"two\\nlines"}', None)
+    assert parsed < 1500

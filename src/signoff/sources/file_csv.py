@@ -26,7 +26,8 @@ class CsvReader(Reader):
     """CSV: one event a row, as a JSON object of strings by the names in the header.
 
     A row that is wrong is an event with an error and its raw text. After a quote that is never
-    closed, reading goes on with the line after the one it is in: one line is bad, not the rest.
+    closed, reading goes on with the line after the one it is in: one line is bad, not the rest. The lines
+    up to where that was noticed are then rows by themselves, so no line is parsed more than a few times.
     """
 
     def __init__(self, content: ContentFile, shape: Shape, position: int) -> None:
@@ -38,6 +39,10 @@ class CsvReader(Reader):
         self._taken_bytes = 0
         self._again: deque[bytes] = deque()
         """Raw lines to be read once more, after a quote that was never closed."""
+        self._singles = 0
+        """How many of them are rows by themselves."""
+        self._alone = False
+        """The row that is being read is one of these."""
         self._rows = self._parser()
         self._names: list[str] | None = None
         self._ended = False
@@ -81,6 +86,7 @@ class CsvReader(Reader):
             self._file.seek(self._resume)
             self.position = self._resume
             self._again.clear()
+            self._singles = 0
             self._rows = self._parser()
 
     def _row(self) -> tuple[bytes, str]:
@@ -119,8 +125,12 @@ class CsvReader(Reader):
             self._ended = True
         except csv.Error as failure:
             error = f"row is not CSV: {failure}"
-            self._again.extendleft(reversed(self._taken[1:]))
-            self._taken = self._taken[:1]
+            if len(self._taken) > 1:
+                # A quoted field that begins between them would have been an error there. One may begin in
+                # the last.
+                self._singles = len(self._taken) - 2
+                self._again.extendleft(reversed(self._taken[1:]))
+                self._taken = self._taken[:1]
             self._rows = self._parser()
         self._raw = b"".join(self._taken)
         self.position += len(self._raw)
@@ -133,6 +143,11 @@ class CsvReader(Reader):
     def _lines(self) -> Iterator[str]:
         limit = self._shape.max_event_bytes
         while True:
+            if not self._taken:
+                self._alone = self._singles > 0
+                self._singles -= self._alone
+            elif self._alone:
+                raise csv.Error("a quote is not closed")
             raw = self._again.popleft() if self._again else self._file.readline(limit + 2)
             if not raw:
                 return
