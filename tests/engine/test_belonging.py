@@ -29,6 +29,7 @@ from signoff.pipeline.graph import Graph
 from signoff.pipeline.load import load
 from signoff.pipeline.model import LogSettings
 from signoff.sources.contract import EVENT_SCHEMA
+from signoff.state.key_index import FILE, KeyIndex
 
 PIPELINE = """
 name: tested
@@ -461,3 +462,47 @@ def test_a_torn_stamp_is_none(place: Place) -> None:
     place.run(1)
     (place.log / "identity").write_text(json.dumps({"state": 1})[:5])
     refused(place, "was replaced")
+
+
+def made_keys(place: Place, *, stamped: bool) -> None:
+    """An index of keys, as an engine makes it."""
+    KeyIndex(place.state / FILE).close()
+    if stamped:
+        with place.ledger() as ledger:
+            Belonging(place.state, ledger, LogReader).stamp(FILE)
+
+
+def test_keys_that_belong_to_the_state_stay_run_after_run(place: Place) -> None:
+    place.run(5)
+    made_keys(place, stamped=True)
+    for _ in range(2):
+        place.run(5)
+    assert (place.state / FILE).exists()
+    (place.state / FILE).unlink()
+    place.run(5)  # forgetting loses nothing
+
+
+@pytest.mark.parametrize("stamped", [True, False])
+def test_keys_of_another_state_are_put_aside(
+    place: Place, tmp_path: Path, stamped: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = Place(tmp_path / "other")
+    other.run(5)
+    place.run(5)
+    made_keys(other, stamped=stamped)
+    shutil.copy(other.state / FILE, place.state / FILE)
+    place.check()
+    assert not (place.state / FILE).exists()
+    assert (place.state / f"{FILE}.aside-1").exists()
+    assert "put aside" in caplog.text
+
+
+def test_keys_that_are_older_than_the_ledger_are_put_aside(place: Place, tmp_path: Path) -> None:
+    place.run(5)
+    made_keys(place, stamped=True)
+    shutil.copy(place.state / FILE, tmp_path / FILE)
+    for _ in range(2):
+        place.run(5)
+    shutil.copy(tmp_path / FILE, place.state / FILE)
+    place.run(5)
+    assert not (place.state / FILE).exists()

@@ -32,6 +32,7 @@ from pathlib import Path
 from signoff.durable import write_whole
 from signoff.errors import LogError, StateError
 from signoff.ledger.audit import Finding, LogView, OpenLog
+from signoff.ledger.folding import KEY_INDEX
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BUFFER
 from signoff.ledger.store import no_room
@@ -46,6 +47,7 @@ _LOOKS = 5
 _PARTS = ("log", "intake", "links")
 """Directories of the state directory; each part is a directory in one of them."""
 LETTERS = "dead_letters.db"
+_FILES = (LETTERS, KEY_INDEX)
 _TABLES = """
 CREATE TABLE IF NOT EXISTS identity (state TEXT NOT NULL, run INTEGER NOT NULL, beginning INTEGER);
 CREATE TABLE IF NOT EXISTS stamped (part TEXT PRIMARY KEY) WITHOUT ROWID
@@ -94,7 +96,7 @@ class Belonging:
         found = self._parts()
         known = identity.stamped if identity else frozenset()
         findings = list[Finding]()
-        for part in sorted(known | found):
+        for part in sorted((known | found) - {KEY_INDEX}):  # see `_put_aside_keys`
             name = _name(part)
             if part != LETTERS and name not in sources and not name.endswith(BUFFER) and not self._owes(name):
                 continue  # of a source that is gone, and owes nothing
@@ -126,6 +128,29 @@ class Belonging:
                 )
                 + (f"; move {LETTERS} away to begin with none" if letters else "")
             )
+        self._put_aside_keys()
+
+    def _put_aside_keys(self) -> None:
+        """An index of keys that is not this ledger's would drop events as repeated that never came before.
+        Without any, events are at worst delivered once more."""
+        path, identity = self._state / KEY_INDEX, self._identity()
+        if not path.exists():
+            return
+        wrong = self._wrong(KEY_INDEX, identity)
+        if wrong is None and identity is not None and _read_stamp(path) is None:
+            wrong = "nobody knows to which state it belongs"
+        if wrong is None:
+            return
+        number = 1
+        while (aside := path.with_name(f"{KEY_INDEX}.aside-{number}")).exists():
+            number += 1
+        for suffix in ("-wal", "-shm", ""):  # a journal that is left would be taken for that of the next one
+            with suppress(FileNotFoundError):
+                path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+        logger.warning(
+            "%s: %s; it was put aside as %s, and every dedupe begins anew: what repeats an event from before "
+            "is delivered once more", path, wrong, aside.name,
+        )  # fmt: skip
 
     def begin(self, sources: Iterable[str]) -> None:
         """A run begins: stamp everything. Also for sources that have nothing yet."""
@@ -198,7 +223,7 @@ class Belonging:
 
     def _parts(self) -> set[str]:
         found = {f"{kind}/{path.name}" for kind in _PARTS for path in _directories(self._state / kind)}
-        return found | ({LETTERS} if (self._state / LETTERS).exists() else set())
+        return found | {name for name in _FILES if (self._state / name).exists()}
 
     def _identity(self) -> Identity | None:
         with self._ledger.store.read() as db:
@@ -262,21 +287,21 @@ def _read_identity(db: sqlite3.Connection) -> Identity | None:
 def _read_stamp(path: Path) -> Stamp | None:
     """The stamp of a part; None where there is none that can be read."""
     with suppress(FileNotFoundError, NotADirectoryError, ValueError, TypeError, sqlite3.DatabaseError):
-        if path.name == LETTERS:
-            return _read_letters(path)
+        if path.name in _FILES:
+            return _read_file(path)
         content = json.loads((path / STAMP).read_bytes())
         return Stamp(str(content["state"]), int(content["run"]))
     return None
 
 
 def _write_stamp(path: Path, stamp: Stamp) -> None:
-    if path.name == LETTERS:
-        _write_letters(path, stamp)
+    if path.name in _FILES:
+        _write_file(path, stamp)
         return
     write_whole(path / STAMP, json.dumps({"state": stamp.state, "run": stamp.run}).encode())
 
 
-def _read_letters(path: Path) -> Stamp | None:
+def _read_file(path: Path) -> Stamp | None:
     if not path.exists():
         return None
     with closing(sqlite3.connect(path, timeout=30)) as db:
@@ -286,7 +311,7 @@ def _read_letters(path: Path) -> Stamp | None:
         return Stamp(row[0], row[1]) if row else None
 
 
-def _write_letters(path: Path, stamp: Stamp) -> None:
+def _write_file(path: Path, stamp: Stamp) -> None:
     with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as db:
         try:
             db.execute("BEGIN IMMEDIATE")

@@ -20,6 +20,7 @@ from typing import Literal
 from pyspark.sql import SparkSession
 
 from signoff.engine.answers import Bearer, build_bearers
+from signoff.engine.belonging import Belonging
 from signoff.engine.buffers import read_buffers
 from signoff.engine.cluster import Cluster
 from signoff.engine.control import Control, GaveUp
@@ -39,8 +40,10 @@ from signoff.errors import PermanentError, StateError, TransientError
 from signoff.intake.holding import Held
 from signoff.intake.status import read_status
 from signoff.ledger.dead_letters import DeadLetters
+from signoff.ledger.folding import KEY_INDEX
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.store import no_room
+from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.secrets import redact
 from signoff.private import make_state, opener
@@ -85,6 +88,8 @@ class Engine:
         self._repeats = [part.repeats for part in parts if part.repeats is not None]
         for repeats in self._repeats[:1]:  # they share one index
             self.ledger.on_forget = repeats.release
+            with self.room:  # it may have been made just now
+                Belonging(graph.state, self.ledger, LogReader).stamp(KEY_INDEX)
         for repeats in self._repeats:
             repeats.say_changes()
         self.sinks = {name: entry for part in reversed(parts) for name, entry in part.sinks.items()}
