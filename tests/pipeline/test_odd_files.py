@@ -112,3 +112,13 @@ def test_a_project_that_cannot_be_written_is_wrong_usage(tmp_path: Path, where: 
         assert CliRunner().invoke(app, ["new", where]).exit_code == 2
     finally:
         os.chdir(before)
+
+
+@pytest.mark.parametrize(
+    "text", ['\nname: "\\UFFFFFFFF"', '\nname: "\\U00110000"', f"%YAML 1.{'9' * 5000}\n--- {{}}"]
+)
+def test_a_number_that_yaml_cannot_hold_is_a_problem_of_its_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "t.yaml"
+    path.write_text(text)
+    (problem,) = problems(path)
+    assert "too large" in problem.message and problem.line == (1 if "%" in text else 2)

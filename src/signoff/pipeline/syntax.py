@@ -102,6 +102,9 @@ def parse(text: str) -> Document:
         raise _explained(error) from None
     except RecursionError:
         raise BadYaml("the file is nested too deeply") from None
+    except (ValueError, OverflowError):  # PyYAML's own: an escape beyond Unicode, a version without end
+        message = "a number in an escape (\\U…) or in %YAML is too large"
+        raise BadYaml(message, "correct it", loader.get_mark().line + 1) from None
     finally:
         loader.dispose()
 
