@@ -140,3 +140,8 @@ def test_a_project_with_brackets_in_its_name_may_write_next_to_what_it_reads(tmp
     base = tmp_path / "proj[1]"
     (base / "in").mkdir(parents=True)
     assert codes(base, "in/*.jsonl", "out") == []
+
+
+def test_a_directory_that_is_not_there_yet_is_not_both_read_and_written(tmp_path: Path) -> None:
+    assert [code for code, _ in codes(tmp_path, "./loop", "./loop")] == ["own-output"]
+    assert codes(tmp_path, "./loop", "./loop2") == []

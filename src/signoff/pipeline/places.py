@@ -64,6 +64,8 @@ class _Reading:
     """The directories after it, with wildcards."""
     name: str
     """What file names must match."""
+    missing: bool = False
+    """Nothing has the name yet: it may become a file, or a directory that is read."""
 
     @classmethod
     def of(cls, pattern: str) -> _Reading:
@@ -71,7 +73,7 @@ class _Reading:
             path = Path(plain(pattern))
             if path.is_dir():
                 return cls(path.resolve(), (), "*")
-            return cls(path.parent.resolve(), (), Path(pattern).name)
+            return cls(path.parent.resolve(), (), Path(pattern).name, not path.exists())
         *parts, name = Path(pattern).parts
         static = []
         while parts and not is_glob(parts[0]):
@@ -82,6 +84,8 @@ class _Reading:
 
     def finds(self, directory: Path, names: str) -> bool:
         """Whether files with such names in the directory would be found."""
+        if self.missing and directory == self.root / plain(self.name):
+            return True
         if not _may_match(self.name, names):
             return False
         return self._matches(directory) or any(place == directory for place in self._directories())
