@@ -8,6 +8,7 @@ import io
 import json
 import pickle
 import time
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
@@ -16,10 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from signoff.engine.delivery import Pass
+from signoff.engine.poison import last_line
+from signoff.engine.windows import _reason as window_reason
 from signoff.engine.worker_errors import tell_spark
 from signoff.pipeline.secrets import SecretUrl, excerpt, redact, register_secret, reveal
 from signoff.sinks.contract import BatchRef
 from signoff.sinks.refusal import brief
+from signoff.sources.file_parquet import _brief as parquet_brief
 from signoff.sources.stations import SimulationConfig
 from tests.pipeline.toys import GOOD, Table, graph_of, only_problem, problems_of, said
 
@@ -276,3 +280,20 @@ def test_a_long_text_is_masked_in_no_time(part: str) -> None:
     began = time.monotonic()
     redact(part * (1_000_000 // len(part)))
     assert time.monotonic() - began < 20, "quadratic would be hours"
+
+
+SHORT_LINES = "first-part\nsecnd-part"
+LONG = "S3cr3t-Passphrase-of-the-lake"
+
+
+@pytest.mark.parametrize("shorten", [last_line, window_reason, parquet_brief])
+def test_an_error_is_masked_before_a_line_of_it_is_chosen_or_cut(
+    shorten: Callable[[Exception], str],
+) -> None:
+    register_secret(SHORT_LINES)
+    register_secret(LONG)
+    told = shorten(ValueError(f"[BAD] password {SHORT_LINES} refused"))
+    assert "first-part" not in told and "***" in told
+    for length in range(270, 520):
+        told = shorten(ValueError("x" * length + LONG))
+        assert "S3cr" not in told, length

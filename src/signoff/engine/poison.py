@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from signoff.errors import EngineError
-from signoff.pipeline.secrets import excerpt
+from signoff.pipeline.secrets import excerpt, redact
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ def _is_inside(suspect: tuple[int, int], low: int, high: int) -> bool:
 
 def last_line(error: BaseException) -> str:
     """The line of a stack trace that says what happened; Spark wraps it in many others."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in redact(str(error)).splitlines() if line.strip()]
     telling = [
         line
         for line in lines

@@ -30,7 +30,7 @@ from signoff.engine.rows_source import parsed_rows, rows_stream
 from signoff.errors import PipelineError
 from signoff.ledger.ledger import Ledger
 from signoff.pipeline.graph import Graph
-from signoff.pipeline.secrets import redact
+from signoff.pipeline.secrets import excerpt, redact
 from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Sink
 from signoff.sinks.refusal import fitted
 from signoff.state.marks import Marks, Progress
@@ -303,8 +303,8 @@ def _try_out(joint: WindowJoint, rows: StructType, session: SparkSession) -> Non
 
 
 def _reason(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return redact(lines[0] if lines else type(error).__name__)[:500]
+    lines = [line.strip() for line in redact(str(error)).splitlines() if line.strip()]
+    return excerpt(lines[0] if lines else type(error).__name__, 500)
 
 
 @dataclass(frozen=True)

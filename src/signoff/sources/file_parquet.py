@@ -16,6 +16,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from signoff.pipeline.secrets import excerpt, redact
 from signoff.sources.events import KEPT_BYTES, Piece, piece, too_large
 from signoff.sources.file_content import ContentFile
 from signoff.sources.file_reader import CHUNK_BYTES, ROWS, Reader, Shape
@@ -220,5 +221,5 @@ def _other(value: object) -> object:
 
 
 def _brief(error: BaseException) -> str:
-    text = str(error) or type(error).__name__
-    return text.encode("utf-8", "replace").decode().split("\n", 1)[0][:300]
+    text = redact(str(error)) or type(error).__name__
+    return excerpt(text.split("\n", 1)[0], 300)
