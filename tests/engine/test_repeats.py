@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyroaring import BitMap64
 
 from signoff.catalog import default
+from signoff.engine import repeats, room
+from signoff.engine.control import Control
+from signoff.engine.parts import build_parts
 from signoff.engine.repeats import Repeats
 from signoff.engine.result import Kind
+from signoff.errors import StateError
 from signoff.ledger import Ledger, folding
 from signoff.ledger.fates import Fates
 from signoff.ledger.outcome import Outcome, RowOutcome, RowRef, SinkState
@@ -169,3 +174,25 @@ def test_a_ledger_that_cannot_tell_the_index_forgets_no_refusal(
     world.open(7)
     world.end(7)
     assert world.ledger.rows("incoming", 0) == [], "as soon as somebody can be told"
+
+
+def test_an_engine_waits_for_room_for_its_index_of_keys(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = list[Path]()
+
+    def full_at_first(path: Path) -> KeyIndex:
+        tries.append(path)
+        if len(tries) == 1:
+            raise StateError("the disk is full") from OSError(errno.ENOSPC, "no room")
+        return KeyIndex(path)
+
+    monkeypatch.setattr(repeats, "KeyIndex", full_at_first)
+    monkeypatch.setattr(room, "_LOOK_S", 0.0)
+    graph, spark, letters, control = world.graph, cast(Any, None), cast(Any, None), Control()
+    with pytest.raises(StateError):
+        build_parts(graph, spark, world.ledger, letters, control)
+    tries.clear()
+    (part,) = build_parts(graph, spark, world.ledger, letters, control, room.Room())
+    assert part.repeats is not None and len(tries) == 2
+    part.repeats.close()

@@ -84,7 +84,7 @@ class Engine:
         self.room = Room()
         self.ledger = self.room.wait_for(lambda: Ledger(graph.state / "ledger.db"), control)
         self.letters = self.room.wait_for(lambda: DeadLetters(graph.state / "dead_letters.db"), control)
-        parts = build_parts(graph, self.spark, self.ledger, self.letters, control)
+        parts = build_parts(graph, self.spark, self.ledger, self.letters, control, self.room)
         self._repeats = [part.repeats for part in parts if part.repeats is not None]
         for repeats in self._repeats[:1]:  # they share one index
             self.ledger.on_forget = repeats.release

@@ -15,7 +15,8 @@ from signoff.engine.folds import check_fold
 from signoff.engine.joints import FoldJoint, Joint, WindowJoint
 from signoff.engine.left_states import check_left
 from signoff.engine.query import Shared
-from signoff.engine.repeats import repeats_in
+from signoff.engine.repeats import Repeats, repeats_in
+from signoff.engine.room import Room
 from signoff.engine.serving import build_sinks
 from signoff.engine.windows import check_shape, results_of
 from signoff.errors import PipelineError
@@ -37,13 +38,24 @@ _COLUMNS = (
 
 
 def build_parts(
-    graph: Graph, spark: SparkSession, ledger: Ledger, letters: DeadLetters, control: Control
+    graph: Graph,
+    spark: SparkSession,
+    ledger: Ledger,
+    letters: DeadLetters,
+    control: Control,
+    room: Room | None = None,
 ) -> list[Shared]:
     """The part in front first, then those behind the buffers. Raises PipelineError, as Spark finds out, and
-    where a state holds events that nobody would ever get."""
+    where a state holds events that nobody would ever get. `room`: waited for if the disk is full."""
     check_left(graph)
+
+    def repeats_of(part: Graph) -> Repeats | None:
+        if room is None:
+            return repeats_in(part, graph, ledger)
+        return room.wait_for(lambda: repeats_in(part, graph, ledger), control)
+
     return [
-        Shared(part, spark, ledger, letters, build_sinks(part), control, repeats_in(part, graph, ledger))
+        Shared(part, spark, ledger, letters, build_sinks(part), control, repeats_of(part))
         for part in graphs(divide(graph), spark)
     ]
 
