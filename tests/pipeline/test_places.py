@@ -145,3 +145,11 @@ def test_a_project_with_brackets_in_its_name_may_write_next_to_what_it_reads(tmp
 def test_a_directory_that_is_not_there_yet_is_not_both_read_and_written(tmp_path: Path) -> None:
     assert [code for code, _ in codes(tmp_path, "./loop", "./loop")] == ["own-output"]
     assert codes(tmp_path, "./loop", "./loop2") == []
+
+
+def test_many_wildcards_against_a_deep_directory_are_compared_at_once(tmp_path: Path) -> None:
+    deep = "/".join(f"d{n}" for n in range(24))
+    assert codes(tmp_path, "./in/" + "**/" * 14 + "zz/*.jsonl", f"./in/{deep}") == []
+    assert [code for code, _ in codes(tmp_path, "./in/" + "**/" * 14 + "*.jsonl", f"./in/{deep}")] == [
+        "own-output"
+    ]

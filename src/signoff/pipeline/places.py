@@ -8,6 +8,7 @@ run. When in doubt whether a sink's file names match a glob, they do.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import glob
 import os
 from collections.abc import Iterator, Mapping
@@ -119,6 +120,7 @@ class _Reading:
         return (Path(name).resolve() for name in islice(found, MOST_DIRECTORIES))
 
 
+@functools.lru_cache(maxsize=65_536)  # or several ** would try every way to share the steps
 def _match(patterns: tuple[str, ...], steps: tuple[str, ...]) -> bool:
     """Whether these directories, one after the other, are what the patterns say."""
     if not patterns:
