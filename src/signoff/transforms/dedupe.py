@@ -66,7 +66,8 @@ class DedupeConfig(Transform):
     keys: Names = Field(min_length=1)
     """Columns that together make two events the same. An event in which one of them is null repeats none."""
     within: Within = Field(default=3600.0, gt=0, le=366 * 86400)
-    """How long a key is remembered, by time of receipt: `10m`, `1 hour`, `2 days`."""
+    """How long a key is remembered: `10m`, `1 hour`, `2 days`. Measured by the times of receipt in the log,
+    which stand still after the clock was set back, until it has caught up."""
     max_keys: int = Field(default=10_000_000, ge=1)
     """About how many keys are remembered at most, on disk (about 120 bytes each). Of more the oldest are
     forgotten first: an event that repeats one of those is delivered as if it were the first."""
