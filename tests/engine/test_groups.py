@@ -9,8 +9,7 @@ from pyspark.sql import Row
 
 import signoff
 from signoff.transforms.answers import Answer, heard
-from signoff.transforms.groups import GroupCall, Made
-from signoff.transforms.python import answer_of
+from signoff.transforms.groups import GroupCall
 from signoff.transforms.uniting import united_child
 
 
@@ -18,8 +17,9 @@ def member(sequence: int, n: int, child: str = "", others: list[int] | None = No
     return Row(sequence=sequence, child=child, others=others, event=Row(n=n))
 
 
-def called(function: Any, *members: Row) -> list[Made]:
-    return GroupCall(function, lambda item: (item["n"],), answer_of)(members)
+def called(function: Any, *members: Row) -> list[Any]:
+    made = GroupCall(function, lambda item: (item["n"],))(members)
+    return [tuple(row[name] for name in ("sequence", "child", "others", "value", "error")) for row in made]
 
 
 GROUP = (member(7, 3), member(2, 1), member(4, 2, "0", [9]))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from signoff.engine.poison import PARTS, Failure, PlanFailed, isolate
+from signoff.engine.poison import PARTS, Failure, PlanFailed, isolate, last_line
+from signoff.engine.suspects import SuspectNotes
 from signoff.log.reader import evenly
 
 Span = tuple[int, int]
@@ -159,3 +161,89 @@ def test_the_event_with_which_united_events_begin_to_fail_is_blamed() -> None:
     assert isolate(probe, 0, 100, together=True) == {70: "overflow", 90: "overflow"}
     with pytest.raises(PlanFailed, match="on no single event"):
         isolate(probe, 0, 100)
+
+
+@dataclass
+class Deadly:
+    """A plan in whose tasks workers die of some events, up to a number of them in a run."""
+
+    killers: Collection[int]
+    most: int = 150
+    innocent: Collection[int] = ()
+    """Events that were at hand once when a worker was killed by somebody else."""
+    runs: int = 0
+
+    def __call__(self, low: int, high: int, without: frozenset[int]) -> dict[int, str]:
+        self.runs += 1
+        once = self.innocent if self.runs == 1 else ()
+        found = sorted((set(self.killers) | set(once)) - without)
+        return (
+            {n: f"died of {n}" for n in found if low <= n < high}
+            if len(found) <= self.most
+            else {n: f"died of {n}" for n in found[: self.most]}
+        )
+
+
+def test_events_that_workers_die_of_are_found_together_in_few_runs() -> None:
+    killers = range(249, 5000, 250)
+    plan, deaths = Plan(killers), Deadly(killers)
+    assert isolate(plan, 0, 5000, deaths=deaths).keys() == set(killers)
+    assert len(plan.runs) == 1, "all of it, without them"
+    assert deaths.runs == 4, "one to find them, one that finds no more, two that confirm them"
+
+
+def test_more_deaths_than_a_run_can_find_take_more_runs() -> None:
+    plan, deaths = Plan(range(100)), Deadly(range(100), most=30)
+    assert isolate(plan, 0, 5000, deaths=deaths).keys() == set(range(100))
+
+
+def test_an_event_whose_worker_was_killed_by_somebody_else_is_not_blamed() -> None:
+    assert isolate(Plan({7}), 0, 100, deaths=Deadly({7}, innocent={50})).keys() == {7}
+
+
+def test_what_else_a_plan_fails_on_is_searched_for_besides() -> None:
+    plan = Plan({7, 9, 60})
+    assert isolate(plan, 0, 100, deaths=Deadly({7})).keys() == {7, 9, 60}
+
+
+def test_a_search_that_is_cut_off_goes_on_where_it_was(tmp_path: Path) -> None:
+    notes = SuspectNotes(tmp_path / "suspects" / "incoming.json")
+    culprits = {n * 100 for n in range(1, 9)}
+    whole = Plan(culprits)
+    assert isolate(whole, 0, 1000).keys() == culprits
+
+    class Killed(BaseException):
+        pass
+
+    plan = Plan(culprits)
+
+    def cut_off(low: int, high: int, without: frozenset[int]) -> Failure | None:
+        if len(plan.runs) == len(whole.runs) // 2:
+            raise Killed
+        return plan(low, high, without)
+
+    with pytest.raises(Killed):
+        isolate(cut_off, 0, 1000, notes=notes)
+    known = notes.read(0, 1000)
+    assert known and known.keys() < culprits
+    assert notes.read(0, 999) == {}, "of another range it says nothing"
+    again = Plan(culprits)
+    assert isolate(again, 0, 1000, notes=notes).keys() == culprits
+    assert len(again.runs) < len(whole.runs)
+
+
+def test_what_was_noted_is_confirmed_before_anybody_is_blamed(tmp_path: Path) -> None:
+    notes = SuspectNotes(tmp_path / "suspects" / "incoming.json")
+    notes.write(0, 100, {5: "an outage"})
+    with pytest.raises(PlanFailed, match="and then it did not"):
+        isolate(Plan(()), 0, 100, notes=notes)
+    assert notes.read(0, 100) == {}
+
+
+def test_the_reason_of_a_python_worker_is_what_its_traceback_ends_with() -> None:
+    text = (
+        "An error occurred while calling o1.save.\n: org.apache.spark.api.python.PythonException: \n"
+        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+        '  File "x.py", line 3, in f\n    raise ValueError("no 7")\nValueError: no 7\n\n\tat org.x\n'
+    )
+    assert last_line(Exception(text)) == "ValueError: no 7"

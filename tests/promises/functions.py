@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +98,45 @@ def summed(events: list[dict[str, Any]]) -> Any:
             signoff.unite(rest[1:], signoff.fail("only the first even one")),
         ]
     return {"k": key, "total": sum(numbers)}
+
+
+class _NoText(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def odd(row: dict[str, Any]) -> Any:
+    """Every 250th event comes back as something that does not fit, or not at all."""
+    n = row["n"]
+    ways: list[Callable[[], Any]] = [
+        lambda: {"text": "\ud800"},
+        lambda: {"amount": Decimal("1E+99")},
+        lambda: {"amount": Decimal("Infinity")},
+        lambda: {"amount": Decimal("NaN")},
+        lambda: {"amount": Decimal("0.001")},
+        lambda: {"at": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=2)))},
+        lambda: {"at": datetime.max.replace(tzinfo=timezone(timedelta(hours=-2)))},
+        lambda: {"text": b"bytes"},
+        lambda: {"n": 2**70},
+        lambda: {"n": 1.5},
+        lambda: _raise(ValueError("\udfff")),
+        lambda: _raise(_NoText()),
+        lambda: sys.exit(1),
+        lambda: signoff.fail("\ud800"),
+        lambda: {"tags": 5},
+        lambda: {"tags": ["\ud800"]},
+        lambda: {"tags": {"a", "b"}},
+        lambda: _raise(KeyboardInterrupt()),
+        lambda: 5,
+        lambda: {"none": 5},
+    ]
+    if n % 250 == 249:
+        return ways[n // 250 % len(ways)]()
+    return {"n": n, "text": str(n), "amount": Decimal("1.5"), "tags": ("a", "b"), "at": datetime(2020, 1, 1)}
+
+
+def deadly(row: dict[str, Any]) -> Any:
+    """Ends its worker, which nothing in it can prevent, for every 250th event."""
+    if row["n"] % 250 == 249:
+        os._exit(11)
+    return row

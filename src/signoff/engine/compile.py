@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame
@@ -118,6 +119,7 @@ def compile_source(
     trial: bool = False,
     tells: bool = False,
     replay: bool = False,
+    black_box: Path | None = None,
     problem: Callable[[Problem], None] | None = None,
 ) -> Plan | None:
     """Compile what hangs on `source`. `df` has the columns of the log's Spark source.
@@ -130,9 +132,9 @@ def compile_source(
     whether they repeat others. With `problem` given, every error of every node is reported there and None is
     returned if there was any; without, the first error is raised as PipelineError.
     """
-    return _Compiler(
-        graph, source, streaming, sinks, entry, rows, counts, trial, tells, replay, problem
-    ).compile(df)
+    compiler = _Compiler(graph, source, streaming, sinks, entry, rows, counts, trial, tells, replay, problem)
+    compiler.black_box = black_box
+    return compiler.compile(df)
 
 
 class _Compiler:
@@ -153,6 +155,7 @@ class _Compiler:
         self.graph, self.source, self.streaming = graph, source, streaming
         self.counts, self.trial, self.tells, self.problem = counts, trial, tells, problem
         self.told: list[ErrorPlan] = []
+        self.black_box: Path | None = None
         self.failed = False
         behind = graph.downstream(source)
         if entry is not None and entry != source:
@@ -232,7 +235,7 @@ class _Compiler:
         repeats = (
             decide_repeats(self.graph.state, self.source, node.name, replay=self.replay) if asks else None
         )
-        step = Step(node.name, self.graph.base, self.streaming, self.trial, together, repeats)
+        step = Step(node.name, self.graph.base, self.streaming, self.trial, together, repeats, self.black_box)
         for output, result in node.config.compile(step, view).items():
             self.views[Port(node.name, output)] = result
         self.stateful |= node.config.stateful

@@ -12,6 +12,12 @@ nobody: it cannot be over for the range and still there for the event. Anything 
 like that is an infrastructure failure, and is raised as such.
 
 One culprit in a batch of 100,000 costs 7 runs, in one of a million 8; with halves up to 23 and 26.
+
+Events that end the worker of a function on rows are known by name (`transforms.black_box`): all of them are
+found in a run or a few, another one confirms them, and after the range has passed without them one more.
+
+What was found is noted as it is found: a search that is cut off goes on where it was. It is confirmed at
+the end like all the rest.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from signoff.errors import EngineError
 from signoff.pipeline.secrets import excerpt, redact
@@ -42,19 +49,58 @@ Probe = Callable[[int, int, frozenset[int]], Failure | None]
 """Run the plan over [low, high) without some events; None when it passes."""
 
 
+Deaths = Callable[[int, int, frozenset[int]], Mapping[int, str]]
+"""Run the plan over [low, high) without some events, past those a worker dies of: these, and why."""
+
+
+class Notes(Protocol):
+    """What a search has found so far, kept across restarts."""
+
+    def read(self, start: int, end: int) -> dict[int, str]: ...
+    def write(self, start: int, end: int, found: Mapping[int, str]) -> None: ...
+    def forget(self) -> None: ...
+
+
 class PlanFailed(EngineError):
     """Spark failed on a batch, and not because of single events; the query is started again."""
 
 
-def isolate(probe: Probe, start: int, end: int, *, together: bool = False) -> Mapping[int, str]:
+def isolate(
+    probe: Probe,
+    start: int,
+    end: int,
+    *,
+    together: bool = False,
+    deaths: Deaths | None = None,
+    notes: Notes | None = None,
+) -> Mapping[int, str]:
     """The events of [start, end) the plan fails on, with the reason.
 
     Empty when the range passes now: what failed was not the events. Raises PlanFailed when it fails
     without any event, or on none in particular. `together`: events are united, and may fail where each
     alone does not (their sum overflows); then the one is blamed with which those before it begin to fail.
     """
-    found: dict[int, str] = {}
+    found: dict[int, str] = notes.read(start, end) if notes else {}
+    try:
+        return _isolate(probe, start, end, together, deaths, notes, found)
+    except PlanFailed:
+        if notes:
+            notes.forget()  # it was not the events, or not these
+        raise
+
+
+def _isolate(
+    probe: Probe,
+    start: int,
+    end: int,
+    together: bool,
+    deaths: Deaths | None,
+    notes: Notes | None,
+    found: dict[int, str],
+) -> Mapping[int, str]:
     first: dict[int, int] = {}
+    killers = _deadly(deaths, start, end, frozenset(found)) if deaths else {}
+    found.update(killers)
     while (failure := probe(start, end, frozenset(found))) is not None:
         if not found and (empty := probe(start, start, frozenset())) is not None:
             raise PlanFailed(f"the plan fails even without events: {empty.reason}")
@@ -67,12 +113,35 @@ def isolate(probe: Probe, start: int, end: int, *, together: bool = False) -> Ma
         if alone is None:
             raise PlanFailed(f"the plan fails, but on no single event: {failure.reason}")
         found[culprit] = alone.reason
-    for culprit in found:  # the others have just passed: now it must fail again
-        if (again := probe(first[culprit], culprit + 1, frozenset(found) - {culprit})) is None:
+        if notes:
+            notes.write(start, end, found)
+    if deaths and killers.keys() - _all_deaths(deaths, start, end, frozenset(killers)).keys():
+        raise PlanFailed("workers died of some events, and then they did not")
+    for culprit in found.keys() - killers.keys():  # the others have just passed: now it must fail again
+        low = first.get(culprit, start if together else culprit)
+        if (again := probe(low, culprit + 1, frozenset(found) - {culprit})) is None:
             raise PlanFailed(f"the plan failed on event {culprit}, and then it did not: {found[culprit]}")
         found[culprit] = again.reason
     for culprit, reason in found.items():
         logger.error("the plan fails on event %d, it becomes a dead letter: %s", culprit, reason)
+    return found
+
+
+def _deadly(deaths: Deaths, start: int, end: int, known: frozenset[int]) -> dict[int, str]:
+    """The events that a worker dies of in a run of all of them, and once more in one of these alone."""
+    named: dict[int, str] = {}
+    while more := deaths(start, end, known | frozenset(named)):
+        named.update(more)
+    again = _all_deaths(deaths, start, end, frozenset(named))
+    return {event: reason for event, reason in named.items() if event in again}
+
+
+def _all_deaths(deaths: Deaths, start: int, end: int, events: frozenset[int]) -> dict[int, str]:
+    """Of these events, in runs of them alone, those that a worker dies of."""
+    found: dict[int, str] = {}
+    everything = frozenset(range(start, end))
+    while (rest := events - found.keys()) and (more := deaths(start, end, everything - rest)):
+        found.update(more)
     return found
 
 
@@ -115,7 +184,10 @@ def _is_inside(suspect: tuple[int, int], low: int, high: int) -> bool:
 
 def last_line(error: BaseException) -> str:
     """The line of a stack trace that says what happened; Spark wraps it in many others."""
-    lines = [line.strip() for line in redact(str(error)).splitlines() if line.strip()]
+    text = redact(str(error))  # before a line is chosen: a secret may have several
+    if (of_python := _python_line(text)) is not None:
+        return excerpt(of_python, 500)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [
         line
         for line in lines
@@ -126,3 +198,14 @@ def last_line(error: BaseException) -> str:
         telling[0] if telling else type(error).__name__,
     )
     return excerpt(chosen.split(" SQLSTATE")[0], 500)
+
+
+def _python_line(text: str) -> str | None:
+    """What a Python worker said: the last line of its traceback, behind which Java's begins."""
+    _, found, rest = text.rpartition("Traceback (most recent call last):\n")
+    if not found:
+        return None
+    for line in rest.splitlines():
+        if line.strip() and not line.startswith((" ", "\t")):
+            return line.strip()
+    return None

@@ -7,9 +7,12 @@ cut into batches by the engine itself, each a Spark job of its own (`ranges`).
 from __future__ import annotations
 
 import logging
+import shutil
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -22,6 +25,7 @@ from signoff.engine.missing import ways
 from signoff.engine.poison import PARTS, Failure, PlanFailed, isolate, last_line
 from signoff.engine.repeats import Repeats
 from signoff.engine.serving import SinkEntry
+from signoff.engine.suspects import SuspectNotes
 from signoff.engine.tasks import TaskWatch
 from signoff.engine.waiting import patient_steps
 from signoff.intake.holding import Holding
@@ -37,7 +41,9 @@ from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import OnFailure, SourceConfig, TransformConfig
 from signoff.sinks.contract import BatchRef
 from signoff.state.windowing import STATE, WindowIntake
+from signoff.transforms.black_box import deaths as deaths_noted
 from signoff.transforms.contract import Transform
+from signoff.transforms.python import PythonConfig
 from signoff.transforms.window import WindowInput
 
 logger = logging.getLogger(__name__)
@@ -164,7 +170,13 @@ class SourceQuery(ABC):
         return self._compile(self._range(start, end, others), sinks)
 
     def _compile(
-        self, rows: DataFrame, sinks: set[str] | None = None, *, streaming: bool = False, trial: bool = False
+        self,
+        rows: DataFrame,
+        sinks: set[str] | None = None,
+        *,
+        streaming: bool = False,
+        trial: bool = False,
+        black_box: Path | None = None,
     ) -> Plan:
         plan = compile_source(
             self.shared.graph,
@@ -174,6 +186,7 @@ class SourceQuery(ABC):
             sinks=sinks,
             counts=sinks is None and not streaming and not trial,
             trial=trial,
+            black_box=black_box,
         )
         assert plan is not None
         return plan
@@ -191,6 +204,13 @@ class SourceQuery(ABC):
             parts=parts or self.most_tasks,
             stamps=self.runner.stamps_at(start),
         )
+
+    @property
+    def _calls_functions(self) -> bool:
+        """Whether a step calls a user's function with one event after the other."""
+        reached = self.shared.graph.downstream(self.source)
+        steps = [node.config for name, node in self.shared.graph.transforms.items() if name in reached]
+        return any(isinstance(step, PythonConfig) and step.mode == "rows" for step in steps)
 
     @property
     def most_tasks(self) -> int | None:
@@ -221,7 +241,30 @@ class SourceQuery(ABC):
                     return Failure(last_line(error), watch.failed_share(shares))
             return None
 
-        culprits = isolate(probe, start, end, together=self.runner.unites)
+        def deaths(low: int, high: int, without: frozenset[int]) -> Mapping[int, str]:
+            state, name = self.shared.graph.state, f"trial.{self.source}."
+            for left in state.glob(f"{name}*"):  # by a search that was killed
+                shutil.rmtree(left, ignore_errors=True)
+            with tempfile.TemporaryDirectory(prefix=name, dir=state) as directory:
+                rows = self._range(low, high, without, parts=PARTS)
+                try:
+                    touch(self._compile(rows, trial=True, black_box=Path(directory)).df)
+                except Exception as error:
+                    if self.shared.control.overdue or self.runner.halt.is_set():
+                        raise Interrupted from error
+                    logger.debug("the search for events that end their worker: %s", last_line(error))
+                found = deaths_noted(Path(directory))
+            return {n: f'the function of "{step}" ends its worker with it' for n, step in found.items()}
+
+        notes = SuspectNotes(self.shared.graph.state / "suspects" / f"{self.source}.json")
+        culprits = isolate(
+            probe,
+            start,
+            end,
+            together=self.runner.unites,
+            deaths=deaths if self._calls_functions else None,
+            notes=notes,
+        )
         outcomes = [
             RowOutcome(
                 RowRef(sequence), self.source, Outcome.DEAD_LETTERED, f"the plan fails on it: {reason}"
@@ -230,6 +273,7 @@ class SourceQuery(ABC):
         ]
         self._letters.store(outcomes, self.shared.control)
         exclude(self.log_directory, culprits)
+        notes.forget()
 
 
 def windows_at(graph: Graph, source: str, sinks: Mapping[str, SinkEntry]) -> dict[str, WindowIntake]:

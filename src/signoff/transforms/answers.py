@@ -13,6 +13,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from signoff.pipeline.secrets import excerpt
+from signoff.transforms.values import Misfit
+
+_LONGEST = 10_000
+"""Characters of a reason that are kept."""
+
 
 class Answer(StrEnum):
     FAILED = "f"
@@ -44,6 +50,27 @@ class Fail(Exception):
 
     def __reduce__(self) -> tuple[type[Fail], tuple[str, bool]]:
         return Fail, (str(self), self.transient)
+
+
+def answer_of(error: BaseException) -> str:
+    """What an exception of a user's, or what stands for one in the result, says of its event."""
+    if isinstance(error, Drop):
+        return said(Answer.DROPPED, words_of(error))
+    if isinstance(error, Fail):
+        return said(Answer.WAITS if error.transient else Answer.FAILED, words_of(error))
+    if isinstance(error, Misfit):
+        return said(Answer.FAILED, f"what the function returned does not fit: {words_of(error)}")
+    if isinstance(error, SystemExit):
+        return said(Answer.FAILED, f"the function wants to end its process: SystemExit: {words_of(error)}")
+    return said(Answer.FAILED, excerpt(f"{type(error).__name__}: {words_of(error)}", _LONGEST))
+
+
+def words_of(error: BaseException) -> str:
+    """The text of an exception: without secrets, not without end, and there even if it cannot be had."""
+    try:
+        return excerpt(str(error), _LONGEST)
+    except BaseException as worse:  # noqa: BLE001 - any code of the user's may be behind a __str__
+        return f"(its text cannot be had: {type(worse).__name__})"
 
 
 def drop(reason: str) -> Drop:

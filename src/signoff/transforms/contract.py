@@ -44,6 +44,9 @@ class Step:
     repeats: Repeats | None = None
     """For a step that knows events again. None: no row is to be asked about, because the plan is only tried,
     or because the rows have been through this step before."""
+    black_box: Path | None = None
+    """Where a step notes which event its function is called with, so that the driver knows of which one a
+    worker has died (see `black_box`). Only in a trial."""
 
 
 class Transform(TransformConfig):

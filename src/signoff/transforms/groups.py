@@ -17,14 +17,15 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, LongType, Row, StringType, StructField, StructType
 
 from signoff.pipeline.model import OnFailure
-from signoff.transforms.answers import Drop, Fail
+from signoff.transforms.answers import Answer, Drop, Fail, answer_of, said
+from signoff.transforms.arrow_calls import arrow_udf
 from signoff.transforms.contract import Step
 from signoff.transforms.frame import CHILD, OTHERS, RECEIVED_AT, SEQUENCE, View, begin_again
 from signoff.transforms.uniting import united_child
 
 _ERROR, _MEMBERS, _MADE = "__error", "__members", "__made"
 
-Made = tuple[int, str, list[int] | None, Any, str | None]
+Made = dict[str, Any]
 """Sequence, child, others, value and error of a row that goes on."""
 
 
@@ -62,20 +63,19 @@ def unite(events: Iterable[Mapping[str, Any]], result: Any) -> United:
 class GroupCall:
     """The user's function on one group, on an executor: its exception becomes data."""
 
-    def __init__(
-        self,
-        function: Callable[[list[Event]], Any],
-        fields: Callable[[Any], tuple[Any, ...]],
-        answer: Callable[[Exception], str],
-    ) -> None:
-        self.function, self.fields, self.answer = function, fields, answer
+    def __init__(self, function: Callable[[list[Event]], Any], fields: Callable[[Any], Any]) -> None:
+        self.function, self.fields = function, fields
 
     def __call__(self, members: Sequence[Row]) -> list[Made]:
         rows = sorted(members, key=lambda row: (row["sequence"], row["child"]))
         try:
             return [*self._made(rows, self.function([*_events(rows)]))]
-        except Exception as error:  # noqa: BLE001 - any exception of user code is the dead letter of its events
-            return [*_ended(rows, self.answer(error))]
+        except BaseException as error:  # noqa: BLE001 - whatever user code raises is the dead letter of its events
+            return [*_ended(rows, answer_of(error))]
+
+    def failed(self, members: Sequence[Mapping[str, Any]], reason: str) -> list[Made]:
+        """Its events could not be read, or what was made of them not be written."""
+        return [*_ended(members, said(Answer.FAILED, reason))]
 
     def _made(self, rows: Sequence[Row], result: Any) -> Iterator[Made]:
         if result is None:
@@ -90,11 +90,11 @@ class GroupCall:
         if isinstance(item, United):
             rows, item = [rows[place] for place in item.places], item.result
         if isinstance(item, Drop | Fail):
-            yield from _ended(rows, self.answer(item))
+            yield from _ended(rows, answer_of(item))
             return
         child = united_child((row["sequence"], row["child"]) for row in rows) + suffix
         first, *others = sorted({origin for row in rows for origin in _origins(row)})
-        yield first, child, others or None, self.fields(item), None
+        yield _made(first, child, others or None, self.fields(item), None)
 
 
 def compile_groups(
@@ -121,7 +121,8 @@ def compile_groups(
             StructField("error", StringType()),
         ]
     )
-    results = F.udf(call, ArrayType(made), useArrow=True)(F.col(_MEMBERS))
+    given = groups.schema[_MEMBERS].dataType
+    results = arrow_udf(call, given, ArrayType(made))(F.col(_MEMBERS))
     each = groups.select(RECEIVED_AT, F.explode(results).alias(_MADE))
     names = schema.names
     flat = each.select(
@@ -144,10 +145,14 @@ def _events(rows: Sequence[Row]) -> Iterator[Event]:
         yield Event(row["event"].asDict(recursive=True), place)
 
 
-def _ended(rows: Sequence[Row], error: str) -> Iterator[Made]:
+def _made(sequence: int, child: str, others: list[int] | None, value: Any, error: str | None) -> Made:
+    return {"sequence": sequence, "child": child, "others": others, "value": value, "error": error}
+
+
+def _ended(rows: Iterable[Any], error: str) -> Iterator[Made]:
     """Each of the rows as it came, with the same error."""
     for row in rows:
-        yield row["sequence"], row["child"], row["others"], None, error
+        yield _made(row["sequence"], row["child"], row["others"], None, error)
 
 
 def _origins(row: Row) -> list[int]:

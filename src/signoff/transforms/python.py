@@ -24,17 +24,23 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import ArrayType, Row, StringType, StructField, StructType, _make_type_verifier
+from pyspark.sql.types import ArrayType, Row, StringType, StructField, StructType
 
 from signoff.pipeline.model import Names, Retry
-from signoff.transforms.answers import Answer, Drop, Fail, said
+from signoff.transforms.answers import Answer, Drop, Fail, answer_of, said
+from signoff.transforms.arrow_calls import Call, arrow_udf
+from signoff.transforms.black_box import EVENT, Recorded
 from signoff.transforms.contract import FieldError, Step, Transform
-from signoff.transforms.frame import ORIGIN, View, begin_again, lineage_of
+from signoff.transforms.frame import ORIGIN, SEQUENCE, View, begin_again, lineage_of
 from signoff.transforms.groups import Event, GroupCall, compile_groups
 from signoff.transforms.merge import check_keys
 from signoff.transforms.parse_json import parse_schema
+from signoff.transforms.values import Fields
+
+Made = dict[str, Any]
+"""A row that goes on, or what the function said of it."""
 
 
 class PythonConfig(Transform):
@@ -136,7 +142,7 @@ class PythonConfig(Transform):
             raise FieldError("keys", "missing-field", 'mode "groups" needs "keys"', "add names of columns")
         check_keys(self.keys, view)
         schema = self._schema()
-        call = GroupCall(function, Fields(schema), answer_of)
+        call = GroupCall(function, Fields(schema))
         return compile_groups(step, view, self.keys, call, schema, self.on_error)
 
     def _rows(self, step: Step, view: View, function: Callable[[dict[str, Any]], Any]) -> View:
@@ -149,27 +155,33 @@ class PythonConfig(Transform):
                 ),
             ]
         )
-        # Said here: Spark would look for it in type hints, and warn that a callable object has none.
-        call = F.udf(_Call(function, schema), ArrayType(item), useArrow=True)
+        call: Call = RowCall(function, Fields(schema))
+        fields: list[Column] = [F.col(name) for name in view.columns]
+        if step.black_box is not None:
+            call = Recorded(call, step.name, step.black_box)
+            fields.append(F.col(SEQUENCE).alias(EVENT))
+        event = F.struct(*fields)
+        given = frame.scoped(view).select(event.alias("event")).schema["event"].dataType
+        run = arrow_udf(call, given, ArrayType(item))
         # Spark evaluates Python functions before it looks at conditions: a row that is not alive here
         # arrives as null instead of being left out.
-        children = call(F.when(F.col(view.alive), F.struct(*view.columns)))
+        children = run(F.when(F.col(view.alive), event))
         alive, value = frame.multiply(view, children, step.name)
         new = View(frame, alive, {})
         columns = frame.compute(new, {"ok": F.col(value)["error"].isNull(), "error": F.col(value)["error"]})
         frame.add_error(step.name, columns["error"], self.on_error, answers=True)
         rows = View(frame, columns["ok"], {})
-        fields = frame.compute(rows, {name: F.col(value)["value"][name] for name in schema.names})
-        return View(frame, columns["ok"], fields)
+        values = frame.compute(rows, {name: F.col(value)["value"][name] for name in schema.names})
+        return View(frame, columns["ok"], values)
 
 
-class _Call:
+class RowCall:
     """The user's function on one row, on an executor: its exception becomes data."""
 
-    def __init__(self, function: Callable[[dict[str, Any]], Any], schema: StructType) -> None:
-        self.function, self.fields = function, Fields(schema)
+    def __init__(self, function: Callable[[dict[str, Any]], Any], fields: Fields) -> None:
+        self.function, self.fields = function, fields
 
-    def __call__(self, row: Row | None) -> list[tuple[str | None, tuple[Any, str | None]]]:
+    def __call__(self, row: Row | None) -> list[Made]:
         if row is None:
             return []
         try:
@@ -177,38 +189,19 @@ class _Call:
             if result is None:
                 return []
             if isinstance(result, Mapping | Drop | Fail):
-                return [(None, self._one(result))]
-            return [(str(index), self._one(item)) for index, item in enumerate(result)]
-        except Exception as error:  # noqa: BLE001 - any exception of user code is this row's dead letter
-            return [(None, (None, answer_of(error)))]
+                return [_made(None, self._one(result))]
+            return [_made(str(index), self._one(item)) for index, item in enumerate(result)]
+        except BaseException as error:  # noqa: BLE001 - whatever user code raises is this row's dead letter
+            return [_made(None, (None, answer_of(error)))]
+
+    def failed(self, _row: Any, reason: str) -> list[Made]:
+        """Its row could not be read, or what was made of it not be written."""
+        return [_made(None, (None, said(Answer.FAILED, reason)))]
 
     def _one(self, item: Any) -> tuple[Any, str | None]:
         return (None, answer_of(item)) if isinstance(item, Drop | Fail) else (self.fields(item), None)
 
 
-class Fields:
-    """The values of a dict that a user's function returned, in the order of the schema; or an exception."""
-
-    def __init__(self, schema: StructType) -> None:
-        self.names = tuple(schema.names)
-        # Without it Spark turns a value of the wrong type into null, silently.
-        self.verify = _make_type_verifier(schema)
-
-    def __call__(self, item: Any) -> tuple[Any, ...]:
-        if not isinstance(item, Mapping):
-            raise TypeError(f"the function returned {type(item).__name__}, not a dict")
-        unknown = set(item) - set(self.names)
-        if unknown:
-            raise ValueError(f"the function returned fields that are not in the schema: {sorted(unknown)}")
-        fields = tuple(item.get(name) for name in self.names)
-        self.verify(fields)
-        return fields
-
-
-def answer_of(error: Exception) -> str:
-    """What an exception, or what stands for one in the result, says of its event."""
-    if isinstance(error, Drop):
-        return said(Answer.DROPPED, str(error))
-    if isinstance(error, Fail):
-        return said(Answer.WAITS if error.transient else Answer.FAILED, str(error))
-    return said(Answer.FAILED, f"{type(error).__name__}: {error}")
+def _made(child: str | None, result: tuple[Any, str | None]) -> Made:
+    value, error = result
+    return {"child": child, "value": {"value": value, "error": error}}
