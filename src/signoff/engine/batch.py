@@ -43,6 +43,7 @@ from signoff.engine.missing import (
     stood_for,
 )
 from signoff.engine.poison import PlanFailed, last_line
+from signoff.engine.reasons import explained, unexplained
 from signoff.engine.receipts import (
     receipts_directory,
     remove_receipts,
@@ -515,6 +516,20 @@ class BatchRunner:
     # -- the pass over the rows
 
     def _results(self, work: _Work, plan: Plan | None) -> list[Result]:
+        return self._explained(work.batch, self._results_of_passes(work, plan))
+
+    def _explained(self, batch: BatchRef, results: list[Result]) -> list[Result]:
+        """With the reasons of expressions that failed: their rows are computed once more."""
+        events = frozenset(result.sequence or 0 for result in unexplained(results))
+        if not events:
+            return results
+        if self.unites:  # the same rows come out only of the same events
+            plan = self.range_plan(batch.start, batch.end, None, None)
+        else:
+            plan = self.range_plan(min(events), max(events) + 1, None, events)
+        return explained(results, plan.attempts)
+
+    def _results_of_passes(self, work: _Work, plan: Plan | None) -> list[Result]:
         try:
             return self._try_pass(work, plan)
         except PlanFailed as failure:

@@ -11,8 +11,8 @@ event that appears nowhere in a finished batch was dropped. How many ended where
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from signoff.engine.result import Kind
 from signoff.errors import PipelineError, Problem
 from signoff.pipeline.graph import Graph, Node, Port
 from signoff.pipeline.model import OnFailure, SinkConfig
+from signoff.transforms.attempts import Attempt
 from signoff.transforms.contract import FieldError, Step, Transform
 from signoff.transforms.frame import (
     CHILD,
@@ -34,6 +35,7 @@ from signoff.transforms.frame import (
     OTHERS,
     SEQUENCE,
     DescribeError,
+    ErrorColumn,
     Frame,
     MergeConflict,
     View,
@@ -100,6 +102,8 @@ class Plan:
     """Rows of one origin may be spread over partitions (see `engine.receipts`)."""
     unites: bool = False
     """A row may have several origins."""
+    attempts: Mapping[str, Sequence[Attempt]] = field(default_factory=dict)
+    """What may fail of the expressions of each step, by its name; see `engine.reasons`."""
 
     def said(self, *, all_steps: bool) -> tuple[ErrorPlan, ...]:
         """The errors a pass reports. Most steps fail on the same rows each time, and need to say so once."""
@@ -365,6 +369,7 @@ class _Compiler:
             stateful=self.stateful,
             shuffled=any(frame.shuffled for frame in frames.values()) or len(parts) > 1,
             unites=unites,
+            attempts=_by_stage(errors),
         )
 
     def _behind(self, stage: str) -> bool:
@@ -389,12 +394,20 @@ class _InputMissing(Exception):
     """No input of the node compiled, or none belongs to this source."""
 
 
+def _by_stage(errors: Iterable[ErrorColumn]) -> dict[str, list[Attempt]]:
+    found: dict[str, list[Attempt]] = {}
+    for error in errors:
+        if error.attempt is not None:
+            found.setdefault(error.stage, []).append(error.attempt)
+    return found
+
+
 def _ancestors(graph: Graph, name: str) -> set[str]:
     return {other for other in graph.nodes if name in graph.downstream(other)}
 
 
 def _expression_field(node: Node) -> str:
-    for field in (
+    for name in (
         "where",
         "routes",
         "columns",
@@ -405,8 +418,8 @@ def _expression_field(node: Node) -> str:
         "schema",
         "routing_key",
     ):
-        if field in node.field_lines:
-            return field
+        if name in node.field_lines:
+            return name
     return "type"
 
 

@@ -27,6 +27,7 @@ from signoff.engine.repeats import Repeats
 from signoff.engine.serving import SinkEntry
 from signoff.engine.suspects import SuspectNotes
 from signoff.engine.tasks import TaskWatch
+from signoff.engine.verdict import no_match
 from signoff.engine.waiting import patient_steps
 from signoff.intake.holding import Holding
 from signoff.ledger.dead_letters import DeadLetters
@@ -44,6 +45,7 @@ from signoff.state.windowing import STATE, WindowIntake
 from signoff.transforms.black_box import deaths as deaths_noted
 from signoff.transforms.contract import Transform
 from signoff.transforms.python import PythonConfig
+from signoff.transforms.route import RouteConfig
 from signoff.transforms.window import WindowInput
 
 logger = logging.getLogger(__name__)
@@ -302,5 +304,7 @@ def stage_policies(graph: Graph, source: str) -> dict[str, OnFailure]:
     for name, node in graph.transforms.items():
         config = node.config
         assert isinstance(config, TransformConfig)
-        policies[name] = getattr(config, "no_match", config.on_error)
+        policies[name] = config.on_error
+        if isinstance(config, RouteConfig):
+            policies[no_match(name)] = config.no_match
     return policies

@@ -24,6 +24,7 @@ from signoff.engine.outlets import claim_links
 from signoff.engine.parts import build_parts
 from signoff.engine.poison import last_line
 from signoff.engine.query import Shared, stage_policies, uniting_steps, windows_at
+from signoff.engine.reasons import explained
 from signoff.engine.replay_batch import new_replay, replay_name
 from signoff.engine.replay_verdict import DELIVERED, Heard, Verdict, judge_letters
 from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
@@ -191,7 +192,7 @@ class Replayer:
     def _pass(self, plan: Plan, batch: BatchRef, asked: Mapping[str, SinkState]) -> list[Result]:
         tasks = tuple(sink_task(name, self.shared.sinks[name], state, plan) for name, state in asked.items())
         one_pass = Pass(batch, tasks, plan.said(all_steps=True), None)
-        results = from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow())
+        results = explained(from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow()), plan.attempts)
         # Nobody asks again: what a step cannot do now has failed.
         return [replace(r, kind=Kind.ERROR) if r.kind == Kind.WAITS else r for r in results]
 

@@ -20,6 +20,7 @@ from signoff.ledger.outcome import Outcome, RowOutcome, RowRef, SinkState, is_un
 from signoff.ledger.sequences import from_bytes, from_numpy
 from signoff.pipeline.model import OnFailure, SinkConfig
 from signoff.sinks.retry import exhausted
+from signoff.transforms.route import NO_MATCH
 
 Commit = Callable[[str, Sequence[bytes]], str | None]
 
@@ -124,7 +125,7 @@ def judge(
             assert result.sequence is not None
             row = RowRef(result.sequence, result.child or "")
             dropped = result.kind == Kind.DROPPED
-            outcome = Outcome.DROPPED if dropped else BY_POLICY[policies[result.name]]
+            outcome = Outcome.DROPPED if dropped else BY_POLICY[_policy(result, policies)]
             verdict.outcomes.append(RowOutcome(row, result.name, outcome, result.text or ""))
     for name, (config, before) in asked.items():
         mine = [result for result in results if result.name == name and result.kind != Kind.ERROR]
@@ -140,6 +141,17 @@ def judge(
             ]
             verdict.sinks[name] = SinkState(done=True, attempts=before.attempts + 1, error=str(reason))
     return verdict
+
+
+def no_match(stage: str) -> str:
+    """Where the policies say what becomes of a row that a route has no output for, if they do."""
+    return f"{stage} no match"
+
+
+def _policy(result: Result, policies: Mapping[str, OnFailure]) -> OnFailure:
+    if result.text == NO_MATCH and (given := policies.get(no_match(result.name))) is not None:
+        return given
+    return policies[result.name]
 
 
 def ask_for_new_rows(verdict: Round, results: Sequence[Result], asked: Mapping[str, SinkState]) -> None:

@@ -19,6 +19,6 @@ class FilterConfig(Transform):
     """Spark SQL condition over the input's columns. Null counts as false."""
 
     def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
-        alive = view.frame.compute(view, {f"{step.name}_alive": F.expr(self.where)})[f"{step.name}_alive"]
-        view.frame.note_ends(step.name, view, [alive])
-        return {None: View(view.frame, alive, view.columns)}
+        whole, made = view.frame.attempt(step.name, view, {"where": F.expr(self.where)}, self.on_error)
+        view.frame.note_ends(step.name, whole, [made["where"]])
+        return {None: View(view.frame, made["where"], view.columns)}

@@ -31,6 +31,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
 from signoff.pipeline.model import OnFailure
+from signoff.transforms.attempts import UNEXPLAINED, Attempt, may_fail, tried
 from signoff.transforms.names import EARLY, WHOLE
 
 SEQUENCE = "_sequence"
@@ -71,6 +72,8 @@ class ErrorColumn:
     describe: DescribeError | None = None
     answers: bool = False
     """The step says more than that it failed (see `answers`), and may say something else next time."""
+    attempt: Attempt | None = None
+    """What failed, if the column only says that something did."""
 
 
 @dataclass(eq=False)
@@ -112,6 +115,31 @@ class Frame:
             ),
         )
         return names
+
+    def attempt(
+        self, stage: str, view: View, values: Mapping[str, Column], policy: OnFailure
+    ) -> tuple[View, dict[str, str]]:
+        """Add columns that expressions of a user compute from the view's columns. A row for which one fails
+        is not alive in the view returned, and its error is the step's. Also returns name to physical name.
+        """
+        scoped = self.scoped(view)
+        if not may_fail(scoped, values):
+            return view, self.compute(view, values)
+        # Not the alive column alone: Spark may know that to be true, and leave the condition out.
+        alive, before = F.col(view.alive) & (F.col(SEQUENCE) >= F.lit(0)), self.df.columns
+        struct, whole, error = self.fresh("tried"), self.fresh("alive"), self.fresh("error")
+        names = {name: self.fresh(name) for name in values}
+        with_struct = scoped.select(*before, F.when(alive, tried(values)).alias(struct))
+        self.df = with_struct.select(
+            *before,
+            (F.col(view.alive) & F.col(struct).isNotNull()).alias(whole),
+            F.when(F.col(view.alive) & F.col(struct).isNull(), F.lit(UNEXPLAINED)).alias(error),
+            *(F.col(struct)[f"v{index}"].alias(name) for index, name in enumerate(names.values())),
+        )
+        self.errors.append(
+            ErrorColumn(self, error, stage, policy, attempt=Attempt(scoped, view.alive, values))
+        )
+        return View(self, whole, view.columns), names
 
     def note_ends(self, stage: str, before: View, outputs: Iterable[str]) -> None:
         """A step leaves rows out: those alive before it, and in none of its outputs' alive columns."""

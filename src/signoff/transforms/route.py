@@ -34,8 +34,11 @@ class RouteConfig(Transform):
 
     def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
         frame = view.frame
-        alive = frame.compute(
-            view, {output: F.coalesce(F.expr(where), F.lit(False)) for output, where in self.routes.items()}
+        view, alive = frame.attempt(
+            step.name,
+            view,
+            {output: F.coalesce(F.expr(where), F.lit(False)) for output, where in self.routes.items()},
+            self.on_error,
         )
         views: dict[str | None, View] = {
             output: View(frame, alive[output], view.columns) for output in self.routes

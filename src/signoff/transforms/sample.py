@@ -30,6 +30,6 @@ class SampleConfig(Transform):
         parts = [F.expr(self.key)] if self.key else [F.col(SEQUENCE), F.col(CHILD)]
         bucket = F.pmod(F.xxhash64(F.lit(self.seed), *parts), F.lit(_BUCKETS))
         kept = bucket < F.lit(round(self.fraction * _BUCKETS))
-        alive = view.frame.compute(view, {"alive": kept})["alive"]
-        view.frame.note_ends(step.name, view, [alive])
-        return {None: View(view.frame, alive, view.columns)}
+        whole, made = view.frame.attempt(step.name, view, {"key": kept}, self.on_error)
+        view.frame.note_ends(step.name, whole, [made["key"]])
+        return {None: View(view.frame, made["key"], view.columns)}

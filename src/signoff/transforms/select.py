@@ -32,9 +32,10 @@ class SelectConfig(Transform):
                 kept[name] = view.columns[expression]
             else:
                 values[name] = F.expr(expression)
-        physical = {**kept, **view.frame.compute(view, values)}
+        whole, made = view.frame.attempt(step.name, view, values, self.on_error)
+        physical = {**kept, **made}
         order = [name for name, _ in self._named(view)]
-        return {None: View(view.frame, view.alive, {name: physical[name] for name in order})}
+        return {None: View(view.frame, whole.alive, {name: physical[name] for name in order})}
 
     def _named(self, view: View) -> list[tuple[str, str]]:
         if isinstance(self.columns, dict):

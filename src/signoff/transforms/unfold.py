@@ -39,8 +39,9 @@ class UnfoldConfig(Transform):
                 f'"{self.column}" is {kind.simpleString()}, not an array',
                 "give the name of an array column",
             )
+        view, made = frame.attempt(step.name, view, {self.column: F.expr(self.column)}, self.on_error)
         children = F.transform(
-            F.expr(self.column),
+            F.col(made[self.column]),
             lambda value, index: F.struct(index.cast("string").alias("child"), value.alias("value")),
         )
         alive, value = frame.multiply(view, children, step.name)

@@ -1,0 +1,122 @@
+"""An SQL expression that fails for a row is that row's dead letter, at its step, with Spark's own reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.promises.product import FILES, Inline, books
+
+pytestmark = pytest.mark.spark
+
+Make = Callable[..., Inline]
+ROWS = {"type": "parse_json", "input": "incoming", "schema": "n INT, text STRING, list ARRAY<STRING>"}
+
+
+def out(given: str = "step", path: str = "out") -> dict[str, Any]:
+    return {"type": "files", "input": given, "path": path}
+
+
+def step(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"type": kind, "input": "rows", **fields}
+
+
+STEPS = {
+    "filter": (step("filter", where="cast(text AS INT) >= 0"), "where: [CAST_INVALID_INPUT]"),
+    "select": (
+        step("select", columns={"n": "n", "value": "cast(text AS INT)"}),
+        "value: [CAST_INVALID_INPUT]",
+    ),
+    "a date": (
+        step("select", columns={"n": "n", "at": "to_date(if(n % 10 = 7, '2026-13-01', '2026-01-01'))"}),
+        "at: [CAST_INVALID_INPUT]",
+    ),
+    "a repeated part": (
+        step("select", columns={"n": "n", "a": "cast(text AS INT)", "b": "cast(text AS INT) + 1"}),
+        "a: [CAST_INVALID_INPUT]",
+    ),
+    "an overflow": (
+        step("select", columns={"n": "n", "big": "2147483647 + if(n % 10 = 7, 1, 0)"}),
+        "big: [ARITHMETIC_OVERFLOW]",
+    ),
+    "own words": (
+        step("select", columns=["n", "if(n % 10 = 7, raise_error('no sevens'), n) AS m"]),
+        "m: [USER_RAISED_EXCEPTION] no sevens",
+    ),
+    "sample": (step("sample", fraction=1, key="1 / (n % 10 - 7)"), "[DIVIDE_BY_ZERO]"),
+    "unfold": (step("unfold", column="array(1 / (n % 10 - 7))"), "[DIVIDE_BY_ZERO]"),
+}
+
+
+@pytest.mark.case(5)
+@pytest.mark.parametrize(("transform", "reason"), STEPS.values(), ids=STEPS.keys())
+def test_rows_that_an_expression_fails_for_are_dead_letters_and_their_neighbours_are_delivered(
+    inline: Make, transform: dict[str, Any], reason: str
+) -> None:
+    product = inline(
+        sources={"incoming": FILES}, transforms={"rows": ROWS, "step": transform}, sinks={"out": out()}
+    )
+    product.put("a.jsonl", [{"n": n, "text": "x" if n % 10 == 7 else str(n)} for n in range(40)])
+    result = product.run_once()
+    assert result.code == 0
+    letters = product.dead_letters()
+    assert [(letter["event_id"], letter["stage"]) for letter in letters] == [
+        (f"incoming/{n}", "step") for n in (7, 17, 27, 37)
+    ]
+    assert all(reason in letter["reason"] for letter in letters), letters[0]["reason"]
+    assert not any("SQLSTATE" in letter["reason"] for letter in letters)
+    assert product.account() == books(delivered=36, dead_lettered=4)
+    assert "trying it again" not in result.output, "the plan itself did not fail"
+
+
+@pytest.mark.case(5, 6)
+def test_a_condition_of_a_route_that_fails_is_an_error_and_not_a_case_without_a_match(inline: Make) -> None:
+    product = inline(
+        sources={"incoming": FILES},
+        transforms={
+            "rows": ROWS,
+            "step": step("route", routes={"small": "cast(text AS INT) < 3"}, no_match="drop"),
+        },
+        sinks={"out": out("step.small")},
+    )
+    product.put("a.jsonl", [{"n": 1, "text": "1"}, {"n": 2, "text": "two"}, {"n": 9, "text": "9"}])
+    assert product.run_once().code == 0
+    (letter,) = product.dead_letters()
+    assert letter["event_id"] == "incoming/1" and "small: [CAST_INVALID_INPUT]" in letter["reason"]
+    assert product.account() == books(delivered=1, dropped=1, dead_lettered=1)
+
+
+@pytest.mark.case(5)
+def test_a_filter_protects_the_expressions_behind_it_and_a_second_output_keeps_its_row(inline: Make) -> None:
+    product = inline(
+        sources={"incoming": FILES},
+        transforms={
+            "rows": ROWS,
+            "numbers": step("filter", where="text RLIKE '^[0-9]+$'"),
+            "step": {"type": "select", "input": "numbers", "columns": ["cast(text AS INT) AS value"]},
+            "wild": step("select", columns=["cast(text AS INT) AS value"], on_error="drop"),
+        },
+        sinks={"out": out(), "wild_out": out("wild", "wild")},
+    )
+    product.put("a.jsonl", [{"n": 1, "text": "1"}, {"n": 2, "text": "two"}])
+    assert product.run_once().code == 0
+    assert [row["value"] for row in product.rows()] == [1]
+    assert [row["value"] for row in product.rows("wild")] == [1]
+    assert product.account() == books(delivered=1, dropped=1)
+
+
+@pytest.mark.case(5, 40)
+def test_a_letter_of_an_expression_is_replayed_through_the_mended_one(inline: Make) -> None:
+    columns = {"n": "n", "value": "cast(text AS INT)"}
+    product = inline(
+        sources={"incoming": FILES},
+        transforms={"rows": ROWS, "step": step("select", columns=columns)},
+        sinks={"out": out()},
+    )
+    product.put("a.jsonl", [{"n": 1, "text": "1"}, {"n": 2, "text": "two"}])
+    assert product.run_once().code == 0
+    assert len(product.dead_letters()) == 1
+    assert json.loads(product.dead_letters()[0]["payload"])["text"] == "two"
