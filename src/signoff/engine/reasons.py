@@ -5,14 +5,14 @@ rows alone, and each expression is evaluated for each row with Catalyst's interp
 other: what it raises is the reason. So thousands of rows cost one small job and some milliseconds, where a
 job for each row would take minutes.
 
-The loop over the rows is compiled by Janino, which Spark itself uses for the code it generates: from Python
-each row would be several calls across the gateway.
+The loop over the rows is compiled by Janino, which Spark itself uses for the code it generates, and its
+answer is one text: from Python each row would be several calls across the gateway.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -29,13 +29,13 @@ from signoff.transforms.frame import CHILD, SEQUENCE
 logger = logging.getLogger(__name__)
 
 RowName = tuple[int, str]
-_AT_ONCE = 2_000
+_AT_ONCE = 20_000
 """How many rows are brought to the driver at a time."""
-_SEPARATOR = "\x1f"
+_SEPARATOR, _END = "\x1f", "\x1e"
 _EVALUATE = f"""
 Object[] tries = (Object[]) expressions;
 Object[] given = (Object[]) rows;
-String[] found = new String[given.length];
+StringBuilder found = new StringBuilder();
 for (int i = 0; i < given.length; i++) {{
     org.apache.spark.sql.catalyst.InternalRow row = (org.apache.spark.sql.catalyst.InternalRow) given[i];
     String why = "";
@@ -43,12 +43,16 @@ for (int i = 0; i < given.length; i++) {{
         try {{
             ((org.apache.spark.sql.catalyst.expressions.Expression) tries[k]).eval(row);
         }} catch (Exception error) {{
-            why = k + "{_SEPARATOR}" + error.getClass().getSimpleName() + "{_SEPARATOR}" + error.getMessage();
+            String message = String.valueOf(error.getMessage()).replace("{_END}", " ");
+            why = k + "{_SEPARATOR}" + error.getClass().getSimpleName() + "{_SEPARATOR}" + message;
         }}
     }}
-    found[i] = row.getLong(0) + "{_SEPARATOR}" + row.getUTF8String(1) + "{_SEPARATOR}" + why;
+    if (!why.isEmpty()) {{
+        found.append(row.getLong(0)).append("{_SEPARATOR}").append(row.getUTF8String(1)).append("{_SEPARATOR}");
+        found.append(why).append("{_END}");
+    }}
 }}
-return found;
+return found.toString();
 """
 
 
@@ -88,14 +92,15 @@ def _row(result: Result) -> RowName:
     return result.sequence or 0, result.child or ""
 
 
-def _explain(attempt: Attempt, rows: Collection[RowName]) -> dict[RowName, str]:
+def _explain(attempt: Attempt, rows: Set[RowName]) -> dict[RowName, str]:
     found: dict[RowName, str] = {}
     ordered = sorted(rows)
     for first in range(0, len(ordered), _AT_ONCE):
         some = ordered[first : first + _AT_ONCE]
-        wanted = F.col(SEQUENCE).isin(sorted({sequence for sequence, _ in some}))
+        # By range: a list of thousands of numbers is a large plan.
+        wanted = F.col(SEQUENCE).between(some[0][0], some[-1][0])
         found |= _evaluate(attempt.rows.where(F.col(attempt.alive) & wanted), attempt.values)
-    return {row: why for row, why in found.items() if row in set(rows)}
+    return {row: why for row, why in found.items() if row in rows}
 
 
 def _evaluate(rows: DataFrame, values: Mapping[str, Column]) -> dict[RowName, str]:
@@ -123,12 +128,11 @@ def _evaluate(rows: DataFrame, values: Mapping[str, Column]) -> dict[RowName, st
     return dict(_read(said, list(values)))
 
 
-def _read(said: Sequence[str], names: Sequence[str]) -> Iterator[tuple[RowName, str]]:
-    for line in said:
-        sequence, child, *why = line.split(_SEPARATOR, 4)
-        if len(why) == 3:
-            text = _sentence(why[2]) if why[2] != "null" else why[1]
-            yield (int(sequence), child), redact(f"{names[int(why[0])]}: {text}")
+def _read(said: str, names: Sequence[str]) -> Iterator[tuple[RowName, str]]:
+    for line in said.split(_END)[:-1]:
+        sequence, child, place, kind, message = line.split(_SEPARATOR, 4)
+        text = kind if message == "null" else _sentence(message)
+        yield (int(sequence), child), redact(f"{names[int(place)]}: {text}")
 
 
 def _sentence(message: str) -> str:
@@ -152,7 +156,7 @@ def _scala_object(package: Any, name: str) -> Any:
 
 def _evaluator(jvm: Any, gateway: Any) -> Any:
     evaluator = jvm.org.codehaus.janino.ScriptEvaluator()
-    evaluator.setReturnType(jvm.java.lang.Class.forName("[Ljava.lang.String;"))
+    evaluator.setReturnType(jvm.java.lang.Class.forName("java.lang.String"))
     names = gateway.new_array(jvm.java.lang.String, 2)
     types = gateway.new_array(jvm.java.lang.Class, 2)
     for index, name in enumerate(("expressions", "rows")):
