@@ -132,7 +132,8 @@ def _read(said: str, names: Sequence[str]) -> Iterator[tuple[RowName, str]]:
     for line in said.split(_END)[:-1]:
         sequence, child, place, kind, message = line.split(_SEPARATOR, 4)
         text = kind if message == "null" else _sentence(message)
-        yield (int(sequence), child), redact(f"{names[int(place)]}: {text}")
+        name = names[int(place)]
+        yield (int(sequence), child), redact(text if name.startswith("__") else f"{name}: {text}")
 
 
 def _sentence(message: str) -> str:

@@ -36,6 +36,7 @@ _HARMLESS = frozenset(
     ]
 )
 """Expressions that raise for no value. What is not listed here is tried."""
+_ARITHMETIC = frozenset(["Add", "Subtract", "Multiply", "UnaryMinus", "Abs"])
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ def may_fail(rows: DataFrame, values: Mapping[str, Column]) -> bool:
 
 
 def _can_raise(expression: Any) -> bool:
-    if expression.getClass().getSimpleName() not in _HARMLESS and not _widens(expression):
+    kind = expression.getClass().getSimpleName()
+    if kind not in _HARMLESS and not _widens(expression) and not _has_no_limits(kind, expression):
         return True
     children = expression.children()
     return any(_can_raise(children.apply(index)) for index in range(children.size()))
@@ -82,6 +84,11 @@ def _widens(expression: Any) -> bool:
         return False
     cast = _jvm().org.apache.spark.sql.catalyst.expressions.Cast
     return bool(cast.canUpCast(expression.child().dataType(), expression.dataType()))
+
+
+def _has_no_limits(kind: str, expression: Any) -> bool:
+    """Whether it is arithmetic that ends in infinity instead of an error."""
+    return kind in _ARITHMETIC and expression.dataType().simpleString() in ("double", "float")
 
 
 def _jvm() -> Any:

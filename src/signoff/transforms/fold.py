@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 from signoff.pipeline.durations import Duration
-from signoff.pipeline.model import Names
+from signoff.pipeline.model import Names, OnFailure
 from signoff.state.folding import Rules
 from signoff.transforms.contract import FieldError, Step, Transform
 from signoff.transforms.frame import CHILD, RECEIVED_AT, SEQUENCE, View, begin_again
@@ -115,7 +115,7 @@ class FoldConfig(Transform):
             RECEIVED_AT,
             *(F.lit(None).cast(field.dataType).alias(field.name) for field in schema),
         )
-        return {None: _result(self, begin_again(made, schema.names, frame))}
+        return {None: _result(self, step, begin_again(made, schema.names, frame), self.on_error)}
 
 
 class FoldInput(Transform):
@@ -132,11 +132,10 @@ class FoldInput(Transform):
         if not isinstance(kind, BooleanType):
             message = f"the condition is {kind.simpleString()}, not true or false"
             raise FieldError("until", "type-error", message, "compare it with something")
-        made = frame.compute(
-            view,
-            {UNTIL: F.coalesce(until, F.lit(False)), AT: F.unix_micros(F.col(RECEIVED_AT))},
-        )
-        return {None: View(frame, view.alive, {**view.columns, **made})}
+        ended = {"until": F.coalesce(until, F.lit(False))}
+        whole, made = frame.attempt(step.name, view, ended, self.on_error)
+        at = frame.compute(whole, {AT: F.unix_micros(F.col(RECEIVED_AT))})
+        return {None: View(frame, whole.alive, {**view.columns, UNTIL: made["until"], **at})}
 
 
 class FoldOutput(Transform):
@@ -149,7 +148,7 @@ class FoldOutput(Transform):
 
     def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
         schema = StructType.fromJson(json.loads(self.columns))
-        return {None: _result(self.fold, parse(step, view, schema, self.on_error))}
+        return {None: _result(self.fold, step, parse(step, view, schema, self.on_error), self.on_error)}
 
 
 def group_schema(handed: Mapping[str, DataType]) -> StructType:
@@ -159,12 +158,13 @@ def group_schema(handed: Mapping[str, DataType]) -> StructType:
     return StructType([StructField(name, kind) for name, kind in fields.items()])
 
 
-def _result(fold: FoldConfig, group: View) -> View:
+def _result(fold: FoldConfig, step: Step, group: View, policy: OnFailure) -> View:
     """The columns of the result, from those of the group."""
     frame = group.frame
     keys = frame.compute(group, {key: F.col(EVENTS)[0][key] for key in fold.keys})
     whole = View(frame, group.alive, {**keys, **group.columns})
     if fold.columns is None:
         return whole
-    values = frame.compute(whole, {name: F.expr(text) for name, text in fold.columns.items()})
-    return View(frame, group.alive, {**keys, **values})
+    made = {name: F.expr(text) for name, text in fold.columns.items()}
+    right, values = frame.attempt(step.name, whole, made, policy)
+    return View(frame, right.alive, {**keys, **values})

@@ -234,7 +234,7 @@ class WindowInput(_WithLate):
         flags = frame.compute(known, {"alive": valid & in_some, "late": valid & ~in_all})
         if not self.late_is_read:
             frame.note_ends(step.name, View(frame, flags["late"], {}), [flags["alive"]])
-        rows = self._rows(known, View(frame, flags["alive"], view.columns))
+        rows = self._rows(step, known, View(frame, flags["alive"], view.columns))
         return {None: rows, "late": View(frame, flags["late"], view.columns)}
 
     def _wrong(self, time: Column) -> Column:
@@ -258,7 +258,7 @@ class WindowInput(_WithLate):
             )
         )
 
-    def _rows(self, known: View, own: View) -> View:
+    def _rows(self, step: Step, known: View, own: View) -> View:
         """What is handed on of each event: time, keys, and the values that are aggregated."""
         window, frame = self.window, known.frame
         fixed = {TIME: known.columns[TIME]}
@@ -266,8 +266,8 @@ class WindowInput(_WithLate):
             fixed[CLOSED] = known.columns[CLOSED]
         keys = {name: own.columns[name] for name in window.keys}
         aggregates = aggregates_of(frame.df.sparkSession, window.aggregates)
-        values = frame.compute(own, values_of(aggregates, own))
-        return View(frame, own.alive, {**fixed, **keys, **values})
+        whole, values = frame.attempt(step.name, own, values_of(aggregates, own), self.on_error)
+        return View(frame, whole.alive, {**fixed, **keys, **values})
 
 
 def check_simple_keys(keys: Names, view: View) -> None:
