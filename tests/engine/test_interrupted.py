@@ -110,7 +110,9 @@ def test_a_search_that_is_cut_off_blames_nobody(tmp_path, monkeypatch, ends, at)
         spark=SimpleNamespace(sparkContext=SimpleNamespace(addJobTag=id, removeJobTag=id, _jsc=_Broken())),
         _range=lambda low, high, without, parts: (low, high if 7 not in without else low),
         _compile=lambda span, trial: SimpleNamespace(df=span),
-        shared=SimpleNamespace(control=control),
+        shared=SimpleNamespace(control=control, graph=SimpleNamespace(state=tmp_path)),
+        source="incoming",
+        _calls_functions=False,
         runner=SimpleNamespace(halt=halt, unites=False),
     )
     with pytest.raises(Interrupted):
