@@ -27,9 +27,9 @@ from tests.servers import wait_until
 def missing() -> str:
     """What there lacks to mount one; '' if nothing does."""
     if importlib.util.find_spec("mfusepy") is None:
-        return "the Python package mfusepy is not installed (scripts/set-up-faults)"
+        return "the Python package mfusepy is not installed (make setup)"
     if which("fusermount3") is None:
-        return "fuse3 is not installed (scripts/set-up-faults)"
+        return "fuse3 is not installed (make setup)"
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         return "/dev/fuse cannot be used by this user"
     return ""
