@@ -149,6 +149,27 @@ def test_every_command_has_help(signoff: Signoff) -> None:
         assert result.code == 0 and "Usage: signoff" in result.out, name
 
 
+def test_the_list_of_commands_says_what_each_command_says_of_itself(signoff: Signoff) -> None:
+    for name, summary in cli.COMMANDS.items():
+        first = signoff(name, "--help").out.split("\n\n")[1]
+        assert " ".join(first.split()) == summary
+
+
+@pytest.mark.parametrize("group", [(), ("dead-letters",), ("sources",), ("buffers",)])
+def test_no_help_text_is_cut_off(signoff: Signoff, group: tuple[str, ...]) -> None:
+    assert "..." not in signoff(*group, "--help").out.replace("[ARGS]...", "")
+
+
+def test_help_loads_no_command() -> None:
+    code = (
+        "import sys; from signoff import cli; sys.argv = ['signoff', '--help']\n"
+        "try: cli.main()\nexcept SystemExit: pass\n"
+        "print([name for name in ('pydantic', 'yaml', 'pyspark', 'pyarrow', 'rich') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_importing_signoff_needs_no_spark() -> None:
     program = (
         "import sys, signoff, signoff.cli\n"

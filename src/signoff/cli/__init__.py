@@ -20,22 +20,36 @@ import signoff
 from signoff.errors import PipelineError, SignoffError, StateError
 
 COMMANDS = {
-    "run": "signoff.cli.run",
-    "status": "signoff.cli.status",
-    "audit": "signoff.cli.audit",
-    "explain": "signoff.cli.explain",
-    "dead-letters": "signoff.cli.dead_letters",
-    "buffers": "signoff.cli.buffers",
-    "sources": "signoff.cli.sources",
-    "check": "signoff.cli.check",
-    "graph": "signoff.cli.graph",
-    "describe": "signoff.cli.describe",
-    "new": "signoff.cli.new",
+    "run": "Run a pipeline until SIGTERM or Ctrl-C, which finish what is in flight; or once.",
+    "status": "Show whether a run is alive, what each source has in flight, and how each sink is doing.",
+    "audit": "Print the account of each source: where every event is that was received.",
+    "explain": "Tell the story of one event: its state, each sink's part in it, its dead letters, its rows "
+    "in buffers.",
+    "dead-letters": "List, show, replay and drop events that could not be delivered.",
+    "buffers": "List the buffers of a pipeline, and give up one that no sink takes rows from.",
+    "sources": "List the sources a state directory knows; give up one that is gone, or begin its log anew.",
+    "check": "Report every problem of a pipeline at once.",
+    "graph": "Draw a pipeline, in the terminal or as Mermaid.",
+    "describe": "Describe the types of nodes and their fields.",
+    "new": "Write a starter project that runs as it is.",
 }
-"""In the order of the help."""
+"""In the order of the help, with the first sentence of each command's own help: to ask the modules for it
+would load all of them."""
 
 
-class _LazyGroup(TyperGroup):
+class _Group(TyperGroup):
+    """Shows the help of its commands whole; click cuts it off at the end of the line."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.summary(ctx, name)) for name in self.list_commands(ctx)])
+
+    def summary(self, ctx: Any, name: str) -> str:
+        """The first paragraph of a command's help."""
+        return " ".join((self.get_command(ctx, name).help or "").split("\n\n")[0].split())  # type: ignore[union-attr]
+
+
+class _LazyGroup(_Group):
     """Imports a command's module only when the command is asked for, so that each starts at once."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -44,10 +58,14 @@ class _LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return _command(cmd_name) if cmd_name in COMMANDS else None
 
+    def summary(self, ctx: Any, name: str) -> str:
+        return COMMANDS[name]
+
 
 def _command(name: str) -> Any:
-    module = importlib.import_module(COMMANDS[name])
+    module = importlib.import_module(f"signoff.cli.{name.replace('-', '_')}")
     if hasattr(module, "app"):
+        module.app.info.cls = _Group
         command = typer.main.get_command(module.app)
     else:
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
