@@ -18,6 +18,7 @@ from typing import Any
 import httpcore
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 
 from signoff import bounded_http
 from signoff.bounded_http import (
@@ -425,3 +426,24 @@ def test_an_event_whose_text_is_not_utf8_fails_alone() -> None:
         ).to_pylist()
     assert [row["text"] for row in rows] == ["yes", None, "yes"]
     assert "not valid UTF-8" in rows[1]["error"] and json.dumps(rows)
+
+
+def test_a_token_need_not_be_ascii() -> None:
+    by = client({"Authorization": "Bearer schl\u00fcssel"}, verify_tls=False, connections=1)
+    with closing(by):
+        assert by.build_request("GET", "http://x/").headers.raw[-1] == (
+            b"Authorization",
+            "Bearer schl\u00fcssel".encode(),
+        )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"token": "a\nb"}, {"headers": {"X": "a\nb"}}, {"headers": {"": "a"}}, {"headers": {"X\u00e4": "a"}}],
+)
+def test_headers_that_cannot_be_sent_are_found_by_the_check_and_not_shown(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=r"control character|name of a header") as refused:
+        HttpSinkConfig(url="http://x/", **fields)
+    assert all("a\nb" not in error["msg"] for error in refused.value.errors())
+    with pytest.raises(ValueError, match=r"control character|name of a header"):
+        EnrichConfig(url="http://x/", into="x", **fields)

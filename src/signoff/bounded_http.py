@@ -29,6 +29,7 @@ from typing import Any
 
 import httpcore
 import httpx
+from pydantic import SecretStr
 
 _PIECE = 16 * 1024
 _PACKED = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
@@ -37,6 +38,8 @@ _CHARSETS = re.compile(
     r"|big5(hkscs)?|gb(k|2312|18030)|(euc|shift)_\w+|iso2022_\w+"
 )
 """Those that texts are in, as Python names them. Some of its others take the square of a text's length."""
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_NO_HEADER_TEXT = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 _BLANK = re.compile(r"[ \t\n\r]*")
 
 
@@ -71,11 +74,22 @@ class Reply:
         return _text(self.body, self.headers.get("content-type", ""))
 
 
+def require_sendable(headers: Mapping[str, SecretStr], token: SecretStr | None) -> None:
+    """Raise ValueError for headers that no request can have. The message does not show their values."""
+    for name, value in {**headers, "token": token or SecretStr("")}.items():
+        if not _HEADER_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} cannot be the name of a header")
+        if _NO_HEADER_TEXT.search(value.get_secret_value()):
+            raise ValueError(f"the value of {name!r} has a line end or another control character in it")
+
+
 def client(headers: Mapping[str, str], *, verify_tls: bool, connections: int) -> httpx.Client:
     """A client for `ask`."""
     asked = {"Accept-Encoding": "gzip", **headers}
+    # As bytes: httpx encodes texts as ASCII, and a token need not be.
+    encoded = {name.encode(): value.encode() for name, value in asked.items()}
     made = httpx.Client(
-        headers=asked,
+        headers=encoded,
         verify=_trusted() if verify_tls else False,
         limits=httpx.Limits(max_connections=connections),
         cookies=_NoCookies(),

@@ -216,20 +216,25 @@ def test_a_body_that_ends_in_the_moment_it_is_given_up_is_no_event(
     assert server._inbox._bytes == 0
 
 
-def test_one_address_has_half_of_the_room_for_unfinished_bodies() -> None:
+def test_one_address_has_half_of_the_room_for_unfinished_bodies_once_others_need_it() -> None:
     now = [0.0]
     uploads = Uploads(Inbox(100, 0), lambda: now[0])
     one, two, other = uploads.begin("a"), uploads.begin("a"), uploads.begin("b")
     one.add(b" " * (http_uploads._CLIENT_BYTES - 10))
-    with pytest.raises(Rejected) as refused:
-        two.add(b" " * 11)
+    now[0] = 0.5
+    two.add(b" " * 11)  # more than half, and nobody minds
+    two.add(b" " * (http_uploads._CLIENT_BYTES - 1))
+    with pytest.raises(Rejected, match="from your address") as refused:
+        two.add(b" ")
     assert refused.value.answer.status == 429
-    other.add(b" " * http_uploads._CLIENT_BYTES)
+    other.add(b" " * 20)
+    assert (one.size, one.ended, two.ended) == (0, True, False)
+    other.add(b" " * (http_uploads._CLIENT_BYTES - 30))
     with pytest.raises(Rejected, match="more requests than the log takes"):
-        other.add(b" " * 11)
+        other.add(b" " * 11)  # neither has bodies it can be asked to give up
     now[0] = 10.0
     other.add(b" " * 11)
-    assert (one.size, uploads.inbox._bytes) == (0, other.size)
+    assert (two.size, uploads.inbox._bytes) == (0, other.size)
     for each in (one, two, other):
         each.end()
         each.end()
@@ -269,6 +274,36 @@ def test_pipelined_requests_are_answered_in_order(serve: Callable[..., Serving],
     assert answer_to(client).count(b"HTTP/1.1 200 OK") == 21
 
 
+@pytest.mark.parametrize(
+    ("requests", "last"),
+    [(2000, b""), (300, b"GET /health HTTP/1.0\r\n\r\n"), (300, b"NONSENSE\r\n\r\n"), (300, b"")],
+    ids=["many answers", "the last one closes", "no request", "silent after it"],
+)
+def test_a_client_that_does_not_read_its_answers_loses_its_connection(
+    serve: Callable[..., Serving], open_: ExitStack, requests: int, last: bytes
+) -> None:
+    serving = serve(request_within="1s")
+    serving.server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    client = open_.enter_context(socket.socket())
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(("127.0.0.1", serving.port))
+    connections = serving.server._server.server_state.connections
+    wait_until(lambda: len(connections) == 1)
+    client.settimeout(60)
+    with suppress(ConnectionResetError, BrokenPipeError):  # it may be cut off while it goes on asking
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * requests + last)
+    wait_until(lambda: not connections)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_a_token_need_not_be_ascii(serve: Callable[..., Serving], encoding: str) -> None:
+    serving = serve(token="schl\u00fcssel")
+    assert (
+        serving.post(headers={"Authorization": "Bearer schl\u00fcssel".encode(encoding)}).status_code == 200
+    )
+    assert serving.post(headers={"Authorization": "Bearer schlussel"}).status_code == 401
+
+
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("openssl") is None:
@@ -301,6 +336,34 @@ def test_a_silent_tls_handshake_is_over_in_time(
     monkeypatch.setattr("signoff.sources.http_server.HEADERS_S", 1.0)
     serving = serve(cert_file=str(certificate / "cert.pem"), key_file=str(certificate / "key.pem"))
     assert answer_to(serving.connect(open_)) == b""
+
+
+def test_one_address_has_its_share_of_the_unfinished_handshakes(
+    serve: Callable[..., Serving], open_: ExitStack, certificate: Path
+) -> None:
+    serving = serve(
+        max_connections=4, cert_file=str(certificate / "cert.pem"), key_file=str(certificate / "key.pem")
+    )
+    silent = [serving.connect(open_) for _ in range(2)]
+    assert answer_to(serving.connect(open_)) == b""  # at once, and not after the handshake's time
+    for client in silent:
+        client.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            client.recv(1)
+    trusting = ssl.create_default_context(cafile=str(certificate / "cert.pem"))
+    transport = httpx.HTTPTransport(local_address="127.0.0.2", verify=trusting)
+    with httpx.Client(transport=transport, timeout=30) as other:
+        assert other.post(serving.address, json=1).status_code == 200
+    for client in silent:
+        client.close()
+    wait_until(lambda: _answers(serving, trusting))
+
+
+def _answers(serving: Serving, trusting: ssl.SSLContext) -> bool:
+    try:
+        return serving.post(verify=trusting).status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import httpx
 import pyarrow as pa
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
 
-from signoff.bounded_http import NoAnswer, Reply, Unsendable, ask, client
+from signoff.bounded_http import NoAnswer, Reply, Unsendable, ask, client, require_sendable
 from signoff.errors import PermanentError
 from signoff.pipeline.model import SinkConfig
 from signoff.pipeline.secrets import SecretUrl, excerpt, register_secrets_of
@@ -63,6 +63,11 @@ class HttpSinkConfig(SinkConfig):
     """Permanent statuses that may be the fault of one row of several: the request is repeated in halves."""
     verify_tls: bool = True
     """Whether the server's certificate must be valid."""
+
+    @model_validator(mode="after")
+    def _can_be_sent(self) -> Self:
+        require_sendable(self.headers, self.token)
+        return self
 
     def build(self, base: Path) -> HttpSink:
         return HttpSink(self)

@@ -62,7 +62,8 @@ class HttpConfig(SourceConfig):
     keep_headers: tuple[str, ...] = ()
     """Names of request headers that become headers of the events."""
     request_within: Duration = Field(default=30.0, gt=0)
-    """How long a request may take to arrive; then it is answered 408 and its connection closed."""
+    """How long a request may take to arrive; then it is answered 408 and its connection closed. As long may
+    answers wait to be read."""
     max_connections: int = Field(default=1_000, ge=2)
     """Most connections at a time; further ones are answered 503."""
     max_connections_per_client: int | None = Field(default=None, ge=1)

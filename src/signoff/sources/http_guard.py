@@ -1,15 +1,17 @@
 """Connections of the http source: how many there may be, and how long a request may take to arrive.
 
 uvicorn ends a connection that is silent after a response, and no other. Invariants here: a connection that
-sends no request, or one that does not come to its end, is over after its deadline, whatever it sends
-meanwhile; one client address has at most its share of the connections; a client that is turned away is told
-why (408, 429, 503).
+sends no request, or one that does not come to its end, or that does not read its answers, is over after its
+deadline, whatever it sends meanwhile; one client address has at most its share of the connections, and of the
+TLS handshakes that are not finished; a client that is turned away is told why (408, 429, 503), unless that is
+before its handshake.
 """
 
 from __future__ import annotations
 
 import asyncio
 import resource
+import socket
 from collections import Counter
 from typing import Any, ClassVar
 
@@ -34,7 +36,9 @@ class Guard:
         self.request_within_s = request_within_s
         self.headers_within_s = min(HEADERS_S, request_within_s)
         self._open: Counter[str] = Counter()
-        _allow_files(most + _OTHER_FILES)
+        self._greeting: dict[Any, str] = {}
+        """Connections in their TLS handshake, by the address and port of the other end."""
+        _allow_files(2 * most + _OTHER_FILES)
 
     def enter(self, client: str) -> tuple[int, str] | None:
         """Count a connection; or status and sentence for one that is too many."""
@@ -51,13 +55,54 @@ class Guard:
         if self._open[client] <= 0:
             del self._open[client]
 
+    def greet(self, peer: Any) -> bool:
+        """Count a TLS handshake that begins; false if its address, or all together, have too many."""
+        client = str(peer[0])
+        own = sum(1 for each in self._greeting.values() if each == client)
+        if own >= self.most_per_client or len(self._greeting) >= self.most:
+            return False
+        self._greeting[peer] = client
+        return True
+
+    def greeted(self, peer: Any) -> None:
+        """The handshake is over, in whatever way. May be called again."""
+        self._greeting.pop(peer, None)
+
     def protocol(self) -> type[GuardedProtocol]:
         """uvicorn's protocol, under this guard."""
         return type("GuardedProtocol", (GuardedProtocol,), {"guard": self})
 
 
+class GreetingListener(socket.socket):
+    """A listener for TLS: asyncio shows a connection to its protocol only after the handshake, so that those
+    before it are counted where they are accepted. One too many is closed without a word: there is no way yet
+    to say anything to it."""
+
+    guard: Guard
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        while True:
+            connection, peer = super().accept()
+            if self.guard.greet(peer):
+                return _Greeting(self.guard, peer, connection), peer
+            connection.close()
+
+
+class _Greeting(socket.socket):
+    """An accepted connection, which is forgotten when it is closed."""
+
+    def __init__(self, guard: Guard, peer: Any, taken: socket.socket) -> None:
+        super().__init__(taken.family, taken.type, taken.proto, fileno=taken.detach())
+        self._guard, self._peer = guard, peer
+
+    def close(self) -> None:
+        self._guard.greeted(self._peer)
+        super().close()
+
+
 class GuardedProtocol(H11Protocol):
-    """One connection. A timer runs while a request is expected or arrives, and not while it is answered."""
+    """One connection. A timer runs while a request is expected or arrives, and not while it is answered;
+    another one while answers wait to be read."""
 
     guard: ClassVar[Guard]
     _address = ""
@@ -66,9 +111,11 @@ class GuardedProtocol(H11Protocol):
     _phase: Any = None
     """What is awaited of the client: h11's IDLE (headers), SEND_BODY, or None."""
     _timer: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.guard.greeted(transport.get_extra_info("peername"))
         self._address = self.client[0] if self.client else ""
         refusal = self.guard.enter(self._address)
         self._counted = refusal is None
@@ -81,6 +128,7 @@ class GuardedProtocol(H11Protocol):
             self._counted = False
             self.guard.leave(self._address)
         self._stop_timer()
+        self._stop_unread()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -92,6 +140,37 @@ class GuardedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._watch()
+        if self.transport.is_closing():
+            self._end_unread(self.guard.request_within_s)
+
+    def pause_writing(self) -> None:
+        """Answers have piled up that the client does not read."""
+        super().pause_writing()
+        self._end_unread(self.guard.request_within_s)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._stop_unread()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._end_unread(_LINGER_S)
+
+    def send_400_response(self, msg: str) -> None:
+        super().send_400_response(msg)
+        self._end_unread(_LINGER_S)
+
+    def _end_unread(self, seconds: float) -> None:
+        """End the connection if what was written to it has not gone out by then: a close alone waits for
+        that without a limit."""
+        if self._unread is None:
+            self._unread = self.loop.call_later(seconds, self.transport.abort)
+
+    def _stop_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+        self._unread = None
 
     def _watch(self) -> None:
         """Begin the time of what is awaited now, unless it runs already."""
@@ -127,6 +206,7 @@ class GuardedProtocol(H11Protocol):
             self._turn_away(408, f"the headers did not arrive within {guard.headers_within_s:g} s")
         else:
             self.transport.close()
+            self._end_unread(_LINGER_S)
 
     def _turn_away(self, status: int, error: str) -> None:
         """Answer past h11, which may be anywhere in a request, and read no more."""

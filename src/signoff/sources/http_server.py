@@ -26,7 +26,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from signoff.errors import SourceError
-from signoff.sources.http_guard import HEADERS_S, Guard
+from signoff.sources.http_guard import HEADERS_S, GreetingListener, Guard
 from signoff.sources.http_requests import Answer, Delivery, Inbox, deadline_after, turned_away
 from signoff.sources.http_uploads import Rejected, Upload, Uploads
 
@@ -63,15 +63,15 @@ class HttpServer:
         self._settings, self._inbox = settings, inbox
         self._uploads = Uploads(inbox)
         tls = _tls_options(settings)
-        self._socket = _listen(settings)
+        guard = Guard(
+            settings.max_connections, settings.max_connections_per_client, settings.request_within_s
+        )
+        self._socket = _listen(settings, guard)
         host, port = self._socket.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         self.address = f"{'https' if tls else 'http'}://{shown}:{port}{settings.path}"
         routes = [Route("/health", self._health, methods=["GET"])]
         routes.append(Route(settings.path, self._post, methods=["POST"]))
-        guard = Guard(
-            settings.max_connections, settings.max_connections_per_client, settings.request_within_s
-        )
         config = uvicorn.Config(
             Starlette(routes=routes), log_config=None, access_log=False, lifespan="off", ws="none",
             timeout_graceful_shutdown=2, server_header=False, http=guard.protocol(), **tls,
@@ -93,7 +93,7 @@ class HttpServer:
 
     async def _serve(self) -> None:
         if self._settings.cert_file is not None:
-            # uvicorn leaves this at a minute, in which a silent client has a connection nobody counts.
+            # uvicorn leaves this at a minute.
             loop: Any = asyncio.get_running_loop()
             loop.create_server = partial(loop.create_server, ssl_handshake_timeout=HEADERS_S)
         await self._server.serve([self._socket])
@@ -127,8 +127,8 @@ class HttpServer:
         token = self._settings.token
         if token is None:
             return
-        given = request.headers.get("authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+        given = request.headers.get("authorization", "").encode("latin-1")  # the bytes that were sent
+        if not hmac.compare_digest(_as_utf8(given), f"Bearer {token}".encode()):
             error = "the header `Authorization: Bearer <token>` is missing or wrong"
             raise Rejected(Answer(401, {"error": error}, {"WWW-Authenticate": "Bearer"}))
 
@@ -161,12 +161,29 @@ class HttpServer:
                 raise Rejected(_too_large(error))
         loop = asyncio.get_running_loop()
         kept = {
-            name: request.headers[name] for name in self._settings.keep_headers if name in request.headers
+            name: _header_text(request.headers[name])
+            for name in self._settings.keep_headers
+            if name in request.headers
         }
+        key = request.headers.get("idempotency-key")
         return Delivery(
-            payloads, kept, request.headers.get("idempotency-key"), size,
+            payloads, kept, None if key is None else _header_text(key), size,
             deadline_after(self._settings.acknowledge_within_s), loop, loop.create_future(),
         )  # fmt: skip
+
+
+def _as_utf8(sent: bytes) -> bytes:
+    """Header values are UTF-8 from some clients and Latin-1 from others: both mean the same text."""
+    try:
+        sent.decode()
+    except UnicodeDecodeError:
+        return sent.decode("latin-1").encode()
+    return sent
+
+
+def _header_text(value: str) -> str:
+    """The text of a header, which the server has read as Latin-1."""
+    return _as_utf8(value.encode("latin-1")).decode()
 
 
 def split(body: bytes, content_type: str) -> list[bytes]:
@@ -243,11 +260,15 @@ def _tls_options(settings: ServerSettings) -> dict[str, Any]:
     return {"ssl_certfile": str(settings.cert_file), "ssl_keyfile": str(settings.key_file)}
 
 
-def _listen(settings: ServerSettings) -> socket.socket:
+def _listen(settings: ServerSettings, guard: Guard) -> socket.socket:
     """Bound here, not by the server: a port that is taken is then an error that can be shown."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # The protocol is named because asyncio turns Nagle's delay (40 ms per response) off only then.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    if settings.cert_file is None:
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    else:
+        listener = GreetingListener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.guard = guard
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((settings.host, settings.port))

@@ -1,8 +1,9 @@
 """Bodies of requests that are still arriving, and the room they take.
 
 Invariants: what is reserved for a body is given back however its request ends, or goes on with the request
-into the inbox; one client address has at most half of the room; a body that does not come forward makes room
-for one that does, and is then never taken for a whole one. Used by the server's thread only.
+into the inbox; one client address has more than half of the room only while nobody else needs it; a body
+that does not come forward makes room for one that does, and one that was given up is never taken for a whole
+one. Used by the server's thread only.
 """
 
 from __future__ import annotations
@@ -86,15 +87,17 @@ class Uploads:
         self._open.pop(upload, None)
 
     def reserve(self, upload: Upload, more: int) -> None:
-        """Reserve more bytes for a body. Where there is no room, those that are stalled make it."""
-        own = [each for each in self._open if each.client == upload.client and each is not upload]
-        while any(each.size for each in own) and self._together(own) + upload.size + more > _CLIENT_BYTES:
-            if not self._cut_slowest(own):
-                error = "too many bytes of requests from your address have not arrived completely yet"
-                raise Rejected(Answer(429, {"error": f"{error}; nothing was taken"}, {"Retry-After": "1"}))
+        """Reserve more bytes for a body. Where there is no room, those that are stalled make it, then those
+        of an address that has more than its half."""
         others = [each for each in self._open if each is not upload]
         while not self.inbox.reserve(more):
-            if not self._cut_slowest(others):
+            if self._cut_slowest(others):
+                continue
+            own = [each for each in others if each.client == upload.client]
+            if any(each.size for each in own) and self._together(own) + upload.size + more > _CLIENT_BYTES:
+                error = "too many bytes of requests from your address have not arrived completely yet"
+                raise Rejected(Answer(429, {"error": f"{error}; nothing was taken"}, {"Retry-After": "1"}))
+            if not self._cut_greediest(others):
                 error = "more requests than the log takes at the moment; nothing was taken"
                 raise Rejected(turned_away(error))
 
@@ -108,7 +111,24 @@ class Uploads:
         stalled = [each for each in uploads if each.size and each.forward_at < before]
         if not stalled:
             return False
-        slowest = min(stalled, key=lambda upload: upload.forward_at)
+        self._cut(stalled)
+        return True
+
+    def _cut_greediest(self, uploads: Iterable[Upload]) -> bool:
+        """Give up a body of an address that has more than its half of the room, with others; false where
+        there is none."""
+        by_client: dict[str, list[Upload]] = {}
+        for each in uploads:
+            if each.size:
+                by_client.setdefault(each.client, []).append(each)
+        for bodies in by_client.values():
+            if len(bodies) > 1 and self._together(bodies) > _CLIENT_BYTES:
+                self._cut(bodies)
+                return True
+        return False
+
+    @staticmethod
+    def _cut(uploads: Iterable[Upload]) -> None:
+        slowest = min(uploads, key=lambda upload: upload.forward_at)
         slowest.end()
         slowest.cut()
-        return True

@@ -23,6 +23,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructField, StructType
 
+from signoff.bounded_http import require_sendable
 from signoff.pipeline.model import Config, Names, Retry
 from signoff.pipeline.secrets import SecretUrl, reveal
 from signoff.transforms.contract import FieldError, Step, Transform
@@ -98,6 +99,7 @@ cache: {seconds: 300}
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         places = self.places  # raises ValueError for braces that do not match
+        require_sendable(self.headers, self.token)
         if self.into is None and self.schema_ is None:
             raise ValueError('say where the answer goes: "into" a column, or into those of a "schema"')
         if self.method == "GET" and self.body:
