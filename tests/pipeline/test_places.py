@@ -153,3 +153,109 @@ def test_many_wildcards_against_a_deep_directory_are_compared_at_once(tmp_path: 
     assert [code for code, _ in codes(tmp_path, "./in/" + "**/" * 14 + "*.jsonl", f"./in/{deep}")] == [
         "own-output"
     ]
+
+
+MOVED = """\
+name: t
+sources:
+  s:
+    type: files
+    path: "{path}"
+    on_acknowledge: {action}
+    {more}
+sinks:
+  k: {{type: console, input: s}}
+"""
+
+
+def found_of(tmp_path: Path, text: str) -> list[tuple[str, int]]:
+    path = tmp_path / "alarms.yaml"
+    path.write_text(text)
+    try:
+        load(path, default())
+    except PipelineError as error:
+        return [(problem.code, problem.line) for problem in error.problems]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("in/*.jsonl", "move_to: in"),
+        ("in", "move_to: ./x/../in/"),
+        ("in/a.jsonl", "move_to: in"),
+        ("other/*.jsonl", "move_to: in"),  # a symlink to in
+        ("in/*", "move_to: other"),
+        ("in/deep/*", "move_to: in"),
+        ("in/**/*.jsonl", "move_to: in"),
+    ],
+)
+def test_a_source_that_moves_files_to_where_it_reads_is_refused(tmp_path: Path, path: str, more: str) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "other").symlink_to("in")
+    assert found_of(tmp_path, MOVED.format(path=path, action="move", more=more)) == [("own-moves", 7)]
+
+
+@pytest.mark.parametrize(
+    "path", ["in/acknowledged/*", "in/*/acknowledged/*.jsonl", "link/*", "in/acknowledged"]
+)
+def test_a_source_that_reads_only_what_it_takes_for_done_is_refused(tmp_path: Path, path: str) -> None:
+    (tmp_path / "in" / "acknowledged").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("in/acknowledged")
+    text = MOVED.format(path=path, action="move", more="")
+    assert [code for code, _ in found_of(tmp_path, text)] == ["own-moves"]
+    assert found_of(tmp_path, text.replace("move", "delete")) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("in/*.jsonl", "move_to: in/done"),
+        ("in/**/*.jsonl", "move_to: in/done"),
+        ("in/*.jsonl", ""),
+        ("in/**", ""),
+        ("acknowledged/*", "move_to: done"),
+    ],
+)
+def test_a_source_that_moves_files_elsewhere_is_fine(tmp_path: Path, path: str, more: str) -> None:
+    assert found_of(tmp_path, MOVED.format(path=path, action="move", more=more)) == []
+
+
+TWO = """\
+name: t
+sources:
+  a: {{type: files, path: "{one}", on_acknowledge: {first}}}
+  b: {{type: files, path: "{other}", on_acknowledge: {second}}}
+sinks:
+  k: {{type: console, inputs: [a, b]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("in/*.jsonl", "in/*.jsonl", True),
+        ("in/*", "in/a.jsonl", True),
+        ("in", "in/a*", True),
+        ("in/*a*", "in/*b*", True),
+        ("in/**/*.jsonl", "in/x/*/a.jsonl", True),
+        ("in/*.jsonl", "other/*.jsonl", True),  # a symlink to in
+        ("in/[ab].jsonl", "in/[b-d]*", True),
+        ("in/a*.jsonl", "in/b*.jsonl", False),
+        ("in/*.jsonl", "in/*.csv", False),
+        ("in/*.jsonl", "in/deep/*.jsonl", False),
+        ("in/*/a.jsonl", "in/**/b.jsonl", False),
+        ("in/a?.jsonl", "in/a.jsonl", False),
+    ],
+)
+def test_two_sources_on_the_same_files_are_refused_if_one_takes_them_away(
+    tmp_path: Path, one: str, other: str, same: bool
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "other").symlink_to("in")
+    for pair in ((one, other), (other, one)):
+        for first, second in (("delete", "keep"), ("keep", "move"), ("delete", "delete")):
+            text = TWO.format(one=pair[0], other=pair[1], first=first, second=second)
+            codes = [code for code, _ in found_of(tmp_path, text)]
+            assert codes == (["shared-files"] if same else []), (pair, first, second)
+        assert found_of(tmp_path, TWO.format(one=one, other=other, first="keep", second="keep")) == []

@@ -237,7 +237,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 def context(base: Path, *, once: bool = False) -> SourceContext:
-    return SourceContext("incoming", base / "own", once, base)
+    return SourceContext("incoming", base / "own", once, base, state=base / "own")
 
 
 def receive(source: Source, count: int, max_events: int = 1000) -> list[pa.RecordBatch]:

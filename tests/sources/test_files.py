@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -18,7 +19,7 @@ from pyroaring import BitMap64
 
 from signoff.clock import ClockWatch
 from signoff.errors import SourceError
-from signoff.sources import file_content
+from signoff.sources import file_content, file_moves, file_settling
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source
 from signoff.sources.file_csv import CsvReader
 from signoff.sources.files import FilesConfig
@@ -250,6 +251,154 @@ def test_moved_files_are_not_found_again_by_a_recursive_glob(tmp_path: Path, fol
 
 
 # Files that are known
+
+
+@pytest.mark.parametrize("target", ["in/x/../done", "other/done", "done"])
+def test_moved_files_are_not_found_again_however_the_way_there_is_spelled(
+    tmp_path: Path, folder: Path, target: str
+) -> None:
+    (folder / "x").mkdir()
+    (folder / "done").mkdir()
+    (tmp_path / "other").symlink_to("in")
+    (tmp_path / "done").symlink_to("in/done")
+    (folder / "a.txt").write_text("1\n")
+    source = opened(tmp_path, once=False, path="in/**/*.txt", on_acknowledge="move", move_to=target)
+    found, end = serve(source)
+    assert (found, serve(source, end)[0]) == ([b"1"], [])
+    assert [file.name for file in (folder / "done").iterdir()] == ["a.txt"]
+    source.close()
+
+
+@pytest.mark.parametrize("path", ["in/**", "in/**/*.txt", "./**/in/**/*.txt"])
+def test_a_file_is_read_once_though_links_lead_to_it_in_circles(
+    tmp_path: Path, folder: Path, path: str
+) -> None:
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    for directory in (folder / "deep", outside):
+        directory.mkdir()
+        (directory / "a.txt").write_text(f"{directory.name.rpartition('-')[2]}\n")
+        for number in range(3):  # a glob would go 40 levels deep along each, in every order
+            (directory / f"loop{number}").symlink_to(".")
+    source = opened(tmp_path, once=False, path=path)
+    assert serve(source)[0] == [b"deep"]
+    (folder / "latest").symlink_to("deep")  # while it runs
+    (folder / "up").symlink_to("..")
+    (folder / "link").symlink_to(outside)
+    assert serve(source, 1)[0] == [b"outside"]
+    source.close()
+
+
+def test_a_directory_link_that_the_pattern_needs_is_followed(tmp_path: Path, folder: Path) -> None:
+    (folder / "2024").mkdir()
+    (folder / "2024" / "a.txt").write_text("1\n")
+    (folder / "latest").symlink_to("2024")
+    (folder / "here").symlink_to(".")
+    assert read(tmp_path, path="in/latest/*.txt")[0] == [b"1"]
+    shutil.rmtree(tmp_path / "own")
+    assert read(tmp_path, path="in/here/2024/*.txt")[0] == [b"1"]
+
+
+def test_many_files_of_one_name_are_moved_with_few_looks_each(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 400
+    for number in range(count):
+        (folder / str(number)).mkdir()
+        (folder / str(number) / "a.txt").write_text(f"{number}\n")
+    looks = 0
+    exists = os.path.lexists
+
+    def counted(path: object) -> bool:
+        nonlocal looks
+        looks += 1
+        return exists(path)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os.path, "lexists", counted)
+    source = opened(tmp_path, path="in/*/a.txt", on_acknowledge="move", move_to="done")
+    batches = drain(source)
+    log(source, batches)
+    source.settle(acknowledged(*range(count)))
+    while not source.drained():
+        source.tend()
+    source.close()
+    assert sorted(int(file.read_text()) for file in (tmp_path / "done").iterdir()) == list(range(count))
+    assert {"a.txt", "a-1.txt", f"a-{count - 1}.txt"} <= {file.name for file in (tmp_path / "done").iterdir()}
+    assert looks < 25 * count
+
+
+def test_a_file_that_another_process_puts_there_at_the_same_moment_is_not_overwritten(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "a.txt").write_text("mine\n")
+    done = tmp_path / "done"
+    done.mkdir()
+    exists = os.path.lexists
+
+    def beaten(path: object) -> bool:
+        there = exists(path)  # type: ignore[arg-type]
+        if Path(str(path)) == done / "a.txt" and not there:
+            (done / "a.txt").write_text("theirs\n")
+        return there
+
+    monkeypatch.setattr(os.path, "lexists", beaten)
+    source = opened(tmp_path, once=False, on_acknowledge="move", move_to="done")
+    serve(source)
+    source.close()
+    assert {file.name: file.read_text() for file in done.iterdir()} == {
+        "a.txt": "theirs\n", "a-1.txt": "mine\n"
+    }  # fmt: skip
+
+
+def test_a_deleted_file_is_not_forgotten_before_its_directory_is_synced(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "a.txt").write_text("1\n")
+    source = opened(tmp_path, on_acknowledge="delete")
+    batches = drain(source)
+    log(source, batches)
+    failing = True
+
+    def sync(directory: Path) -> None:
+        if failing:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(file_moves, "sync_directory", sync)
+    monkeypatch.setattr(file_settling, "PATIENCE_S", 0.0)
+    source.settle(acknowledged(0))
+    assert not source.drained()
+    assert "Input/output error" in source.trouble()
+    (folder / "a.txt").write_text("1\n")  # as it is again if the power goes now
+    again = opened(tmp_path, resume_after(batches))
+    assert drain(again) == [], "it is known, and put away again"
+    again.close()
+    failing = False
+    source.tend()
+    assert source.drained() and source.trouble() == ""
+    source.close()
+
+
+def test_a_file_that_could_be_neither_moved_nor_put_back_is_moved_later(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "a.txt").write_text("1\n")
+    source = opened(tmp_path, once=False, on_acknowledge="move")
+    monkeypatch.setattr(file_settling, "PATIENCE_S", 0.0)
+
+    def fails(*_: object) -> Path:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file_settling, "move", fails)
+        patch.setattr(file_settling, "put_back", fails)
+        batches = receive(source, 1)
+        log(source, batches)
+        source.settle(acknowledged(0))
+        assert "Input/output error" in source.trouble()
+    for _ in range(3):
+        source.tend()
+    assert [file.name for file in (folder / "acknowledged").iterdir()] == ["a.txt"]
+    assert source.drained()
+    source.close()
 
 
 def test_a_kept_file_is_read_once_across_restarts(tmp_path: Path, folder: Path) -> None:

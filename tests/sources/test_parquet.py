@@ -175,3 +175,25 @@ def test_no_bytes_keep_reading_from_its_end(
     path.write_bytes(data[: len(data) - cut] if cut > 30 else data)
     _, errors, damaged = read(path)
     assert not damaged or errors.count(damaged) == 1
+
+
+@pytest.mark.case(46)
+def test_a_small_file_of_large_rows_is_read_a_few_rows_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    long = pa.array(["x" * 100_000, "y"])
+    rows = long.take(pa.array([0] * 3_000 + [1] * 2_000))
+    pq.write_table(pa.table({"v": rows}), path, compression="zstd")
+    assert path.stat().st_size < 2_000
+    del rows
+    content = ContentFile(path)
+    before = most = pa.total_allocated_bytes()
+    reader = ParquetReader(content, Shape("parquet", 1 << 20), 0)
+    count = steps = 0
+    while (piece := reader.read(1_000)) is not None:
+        count, steps = count + len(piece), steps + 1
+        most = max(most, pa.total_allocated_bytes())
+    reader.close()
+    content.close()
+    assert count == 5_000
+    assert most - before < 40 * 1024**2
+    assert steps < 200, "many rows at a time where they are small"

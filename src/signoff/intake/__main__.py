@@ -91,7 +91,12 @@ def run(job: Job, control: Control) -> None:
         unit, position = own_place(job.directory, job.type, log.next_sequence, log.last)
         settled = ledger.settled_upto(job.name) if ledger else log.next_sequence
         context = SourceContext(
-            job.name, job.directory, job.once, Path(job.base), LogReader(job.log_directory)
+            job.name,
+            job.directory,
+            job.once,
+            Path(job.base),
+            LogReader(job.log_directory),
+            state=Path(job.state),
         )
         try:
             source.open(context, Resume(log.next_sequence, unit, position, settled))

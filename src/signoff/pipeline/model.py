@@ -158,6 +158,15 @@ class SourceConfig(NodeConfig):
         """The path or glob of the files that are read, absolute (see `globs.pattern_of`); None for none."""
         return None
 
+    def puts_away(self, base: Path) -> tuple[tuple[str, Path | None, str], ...]:
+        """Where files go that were read, and are not read again: the field that says so, the real directory,
+        or None and the name of a directory next to each file."""
+        return ()
+
+    def takes_files_away(self) -> bool:
+        """Whether files that were read are moved or deleted."""
+        return False
+
 
 class InputsConfig(NodeConfig):
     """A node that is fed by others: `input` for one, `inputs` for several."""

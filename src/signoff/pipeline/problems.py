@@ -207,6 +207,18 @@ CODES: dict[str, Code] = {
         "Give the sink a directory that the source's path does not reach.",
         'alarms.yaml:20 [own-output] sink "archive" writes to /data/in, where source "incoming" reads',
     ),
+    "own-moves": Code(
+        "A source moves files to where it reads them, perhaps through a symlink: it would take every file "
+        "there for one that is done, and read nothing.",
+        "Set `move_to` or `refused_to` to a directory of its own.",
+        'alarms.yaml:8 [own-moves] source "incoming" moves files to /data/in, where it reads',
+    ),
+    "shared-files": Code(
+        "Two sources read the same files, and one of them moves or deletes them, perhaps before the other "
+        "one has read them.",
+        "Read them with one source and name it as input twice, or keep the files in both.",
+        'alarms.yaml:8 [shared-files] source "a" moves or deletes files that source "b" reads too',
+    ),
     "in-state": Code(
         "Files of a node are in the state directory, or the state directory is in what a source reads.",
         "Give each a directory of its own.",

@@ -84,6 +84,8 @@ class SourceContext:
     """Directory of the pipeline file; relative paths start here."""
     log: EventLog | None = None
     """For a source that must recognise what it has handed out before."""
+    state: Path | None = None
+    """The state directory: what is in it is never an event."""
 
 
 @dataclass(frozen=True, slots=True)

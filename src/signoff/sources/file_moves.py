@@ -8,6 +8,7 @@ a crash left aside is put back by the next run, which does it all again.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
@@ -19,6 +20,9 @@ from signoff.durable import make_directory, sync_directory
 from signoff.private import for_the_user
 
 ASIDE = ".settled"
+AT_CWD, NO_REPLACE = -100, 1
+"""Of Linux's renameat2."""
+UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EPERM, errno.ENOTSUP)
 
 
 def aside_of(path: Path, token: str, unit: int) -> Path:
@@ -31,57 +35,102 @@ def put_back(aside: Path, path: Path) -> Path | None:
     try:
         os.link(aside, path, follow_symlinks=False)
     except FileExistsError:
-        target = _free_name(path.parent, path.name)
-        aside.rename(target)
-        return target
+        return _rename(aside, path.parent, path.name)
     except FileNotFoundError:
         return None
     except OSError:  # no hard links here
-        target = _free_name(path.parent, path.name)
         with suppress(FileNotFoundError):
-            aside.rename(target)
-            return target
+            return _rename(aside, path.parent, path.name)
         return None
     aside.unlink()
     return path
 
 
 def move(aside: Path, name: str, directory: Path) -> Path:
-    """Move the file into the directory, under `name` or the first free `name-1`, `name-2`, …"""
+    """Move the file into the directory, under `name` or a free `name-1`, `name-2`, …"""
     with for_the_user():
         make_directory(directory)
-    target = _free_name(directory, name)
     try:
-        aside.rename(target)
+        return _rename(aside, directory, name)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        _move_across(aside, target)
-    return target
+        return _move_across(aside, directory, name)
 
 
 def sync(directories: Iterable[Path]) -> None:
-    """Make what was renamed or removed in these directories durable: once for many files."""
+    """Make what was renamed or removed in these directories durable: once for many files.
+
+    Raises OSError if that is not certain for one of them; the others are synced all the same.
+    """
+    failed: OSError | None = None
     for directory in set(directories):
-        with suppress(FileNotFoundError):  # gone as well; the others are not
+        try:
             sync_directory(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            pass  # gone, and what was in it
+        except PermissionError:
+            pass  # whoever may write to a directory but not read it cannot sync it
+        except OSError as error:
+            failed = error
+    if failed is not None:
+        raise failed
+
+
+def _rename(path: Path, directory: Path, name: str) -> Path:
+    """Rename to a free name. What another process puts there in the meantime is not overwritten."""
+    while True:
+        target = _free_name(directory, name)
+        with suppress(FileExistsError):
+            _rename_to_free(path, target)
+            return target
 
 
 def _free_name(directory: Path, name: str) -> Path:
-    target, number = directory / name, 0
-    while os.path.lexists(target):
-        number += 1
-        stem, dot, suffixes = name.partition(".")
-        target = directory / f"{stem}-{number}{dot}{suffixes}"
-    return target
+    """Found in few looks, however many of the name there are: the numbers up to the free one are doubled,
+    then halved."""
+    stem, dot, suffixes = name.partition(".")
+
+    def numbered(number: int) -> Path:
+        return directory / (f"{stem}-{number}{dot}{suffixes}" if number else name)
+
+    taken, free = -1, 0
+    while os.path.lexists(numbered(free)):
+        taken, free = free, free * 2 + 1
+    while free - taken > 1:
+        middle = (taken + free) // 2
+        if os.path.lexists(numbered(middle)):
+            taken = middle
+        else:
+            free = middle
+    return numbered(free)
 
 
-def _move_across(path: Path, target: Path) -> None:
+def _rename_to_free(path: Path, target: Path) -> None:
+    """Raises FileExistsError if the target is there by now."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if call is not None:
+        if call(AT_CWD, os.fsencode(path), AT_CWD, os.fsencode(target), NO_REPLACE) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in UNSUPPORTED:
+            raise OSError(code, os.strerror(code), str(path), None, str(target))
+    # The file system cannot do it at once: the name is taken first. A crash here leaves an empty file.
+    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    try:
+        path.rename(target)
+    except OSError:
+        target.unlink(missing_ok=True)
+        raise
+
+
+def _move_across(path: Path, directory: Path, name: str) -> Path:
     """To another file system: the copy appears whole, and only then the original goes."""
-    part = target.with_name(f".{target.name}.part")
+    part = directory / f".{path.name}.part"
     shutil.copy2(path, part)
     with part.open("rb") as file:
         os.fsync(file.fileno())
-    part.rename(target)
-    sync_directory(target.parent)  # before the original goes
+    target = _rename(part, directory, name)
+    sync_directory(directory)  # before the original goes
     path.unlink()
+    return target

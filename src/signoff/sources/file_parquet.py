@@ -3,6 +3,10 @@
 What it keeps: a value that JSON or Python cannot hold (a date after the year 9999, text that is no UTF-8) is
 an error of its row, named with its column. Row groups that cannot be decoded are one error each. Whatever
 the bytes are, reading comes to an end: hostile files make pyarrow raise almost anything.
+
+How large rows are is known when they are read: a file of a few hundred bytes can hold gigabytes, a long text
+that is in it once and in every row. So the first step is one row, and each one is as many as the rows before
+it allow, at most twice as many.
 """
 
 from __future__ import annotations
@@ -60,7 +64,6 @@ class ParquetReader(Reader):
             groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
             counts = [int(group.num_rows) for group in groups]
             names = file.schema_arrow.names
-            step = _rows_of_a_step(sum(group.total_byte_size for group in groups), sum(counts))
             if any(count < 0 for count in counts):
                 raise pa.ArrowInvalid("a row group has a negative number of rows")
         except Exception as error:  # noqa: BLE001  (a hostile file raises almost anything)
@@ -70,7 +73,7 @@ class ParquetReader(Reader):
         if twice:
             yield self._broken(f"file has two columns {twice[0]!r}", self.position + 1)
             return
-        end = 0
+        end, step = 0, 1
         for number, count in enumerate(counts):
             begin, end = end, end + count
             if self.position >= end:
@@ -78,6 +81,8 @@ class ParquetReader(Reader):
             try:
                 skip = self.position - begin
                 for batch in file.iter_batches(step, row_groups=[number]):
+                    step = _rows_of_a_step(batch.nbytes, len(batch))
+                    file.reader.set_batch_size(step)  # holds from the next batch on
                     if skip < len(batch):
                         yield batch.slice(skip)
                     skip = max(0, skip - len(batch))
@@ -96,7 +101,8 @@ class ParquetReader(Reader):
 
 
 def _rows_of_a_step(size: int, rows: int) -> int:
-    return max(1, min(ROWS, CHUNK_BYTES // max(1, size // max(1, rows))))
+    """How many rows to read after so many of this size."""
+    return max(1, min(ROWS, 2 * rows, CHUNK_BYTES * rows // max(1, size)))
 
 
 def _rows(batch: pa.RecordBatch) -> tuple[list[bytes], dict[int, str]]:

@@ -11,10 +11,7 @@ intake has one thread, and kept files are there for good.
 
 from __future__ import annotations
 
-import fnmatch
-import glob
 import os
-import re
 import stat
 import time
 from collections import deque
@@ -27,7 +24,7 @@ from signoff.errors import SourceError
 from signoff.globs import is_glob, pattern_of, plain
 from signoff.sources.contract import Resume
 from signoff.sources.file_content import ContentFile, Stamp
-from signoff.sources.file_moves import ASIDE
+from signoff.sources.file_places import Away, Places
 from signoff.sources.file_registry import FileRegistry, Found, Known
 
 STEP_FILES = 64
@@ -50,7 +47,7 @@ class Rules:
     path: str
     settle_ms: int
     poll_ms: int
-    away: tuple[tuple[Path | None, str], ...]
+    away: Away
     """Where files are moved to: a directory, or one of this name next to the file."""
     takes_away: bool
     """Files are moved or deleted: another file of the same content is another delivery."""
@@ -59,11 +56,17 @@ class Rules:
 class FileSearch:
     """Looks for files below a path or glob."""
 
-    def __init__(self, base: Path, rules: Rules, registry: FileRegistry, appendable: Callable[[str], bool]):
+    def __init__(
+        self,
+        base: Path,
+        rules: Rules,
+        registry: FileRegistry,
+        appendable: Callable[[str], bool],
+        state: Path | None = None,
+    ) -> None:
         self._base = base
         self._pattern = pattern_of(base, rules.path)
-        self._whole = str(base / rules.path)
-        """The path, should it be no glob but a directory."""
+        self._places = Places(self._pattern, str(base / rules.path), rules.away, state)
         self._prefix = f"{base}{os.sep}"
         self._rules, self._registry, self._appendable = rules, registry, appendable
         self._changing: dict[str, tuple[int, int, float]] = {}
@@ -128,7 +131,7 @@ class FileSearch:
             self._trusted_from = time.monotonic()
         self._steady = time.monotonic()
         now = time.time()  # one for all, or a newer file might be complete before an older one
-        for count, path in enumerate(self._candidates()):
+        for count, path in enumerate(self._places.find()):
             if count % STEP_FILES == STEP_FILES - 1:
                 yield
             self.looked_at += 1
@@ -219,27 +222,6 @@ class FileSearch:
         if touched:
             self._registry.save([file for file in touched if file.unit in self._registry.files])
 
-    def _candidates(self) -> Iterator[str]:
-        root, name = os.path.split(self._pattern)
-        if os.path.isdir(self._whole):  # noqa: PTH112
-            names = _entries(self._whole, None)
-        elif is_glob(name) and not is_glob(root) and name != "**":
-            names = _entries(plain(root), name)
-        else:
-            names = glob.iglob(self._pattern, recursive=True)  # noqa: PTH207
-        away = self._rules.away
-        return (path for path in names if not path.endswith(ASIDE) and not (away and self._is_put_away(path)))
-
-    def _is_put_away(self, path: str) -> bool:
-        """Whether the file is where this source moves files to; a recursive glob finds those too."""
-        parent = os.path.dirname(path)  # noqa: PTH120
-        return any(
-            os.path.basename(parent) == name  # noqa: PTH119
-            if directory is None
-            else Path(parent).is_relative_to(directory)
-            for directory, name in self._rules.away
-        )
-
     def _is_complete(
         self, key: str, stamp: Stamp, before: dict[str, tuple[int, int, float]], now: float
     ) -> bool:
@@ -256,21 +238,6 @@ class FileSearch:
             since = steady
         self._changing[key] = stamp.size, stamp.mtime_ns, since
         return steady - since >= wait
-
-
-def _entries(directory: str, pattern: str | None) -> Iterator[str]:
-    """The files of one directory, as glob would find them; all but the hidden ones without a pattern."""
-    match = re.compile(fnmatch.translate(pattern)).match if pattern else None
-    hidden = pattern is not None and pattern.startswith(".")
-    try:
-        entries = os.scandir(directory or os.curdir)
-    except OSError:
-        return
-    with entries:
-        for entry in entries:
-            name = entry.name
-            if (hidden or not name.startswith(".")) and (match is None or match(name)):
-                yield os.path.join(directory, name)  # noqa: PTH118
 
 
 def _same(known: Known, content: ContentFile) -> bool:

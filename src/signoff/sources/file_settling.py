@@ -140,17 +140,19 @@ class PutAway:
         self._gone: list[Known] = []
         self._inherited: list[Known] = []
         self._touched: set[Path] = set()
+        self._note_at = 0.0
+        """When to try again to note what is done; 0 if nothing is in the way."""
         self._syncing_s = 0.0
         """How long the last sync took. As long is worked, or a slow disk would take most of the time."""
         self.trouble = ""
 
     def __len__(self) -> int:
-        return len(self._queue) + len(self._failed)
+        return len(self._queue) + len(self._failed) + len(self._gone) + len(self._kept)
 
     @property
     def stuck(self) -> bool:
-        """Nothing is left but what cannot be moved or deleted."""
-        return bool(self._failed) and not self._queue
+        """Nothing is left but what cannot be moved or deleted, or noted."""
+        return bool(self._failed or self._note_at) and not self._queue
 
     def add(self, file: Known) -> None:
         self._queue.append(file)
@@ -186,10 +188,22 @@ class PutAway:
         return self._note()
 
     def _note(self) -> list[Known]:
-        """What was done, durably: the directories first, or a crash would bring back a file without a row."""
+        """What was done, durably: the directories first, or a crash would bring back a file without a row,
+        which would be read again. As long as they cannot be synced, the rows stay."""
         began = time.monotonic()
-        with suppress(OSError):  # a directory that is gone as well
+        if began < self._note_at:
+            return []
+        try:
             sync(self._touched)
+        except OSError as error:
+            self._note_at = began + PATIENCE_S
+            self.trouble = (
+                f"cannot make durable that files were moved or deleted: {error.strerror}; this is tried again"
+            )
+            logger.warning("%s", self.trouble)
+            return []
+        if self._note_at:
+            self._note_at, self.trouble = 0.0, ""
         self._touched.clear()
         done = [*self._kept, *self._gone]
         if self._gone:
@@ -226,6 +240,9 @@ class PutAway:
         if not self._policy_of(file):
             return self._leave(file, gone=False)
         path, aside = self._base / file.path, self._aside(file)
+        if os.path.lexists(aside):  # it could not be put back when this was tried before
+            self._touched.add(path.parent)
+            put_back(aside, path)
         try:
             before = Stamp.of(path.stat())
             if before.inode != file.inode:

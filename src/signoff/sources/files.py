@@ -92,9 +92,21 @@ class FilesConfig(SourceConfig):
         return pattern_of(base, self.path)
 
     def writes(self, base: Path) -> tuple[tuple[Path, str], ...]:
-        moves = self.on_acknowledge == "move", self.on_refuse == "move"
-        targets = zip(moves, (self.move_to, self.refused_to), strict=True)
-        return tuple(((base / target).resolve(), "*") for moved, target in targets if moved and target)
+        return tuple((directory, "*") for _, directory, _ in self.puts_away(base) if directory)
+
+    def puts_away(self, base: Path) -> tuple[tuple[str, Path | None, str], ...]:
+        targets = (
+            (self.on_acknowledge == "move", "move_to", self.move_to, "acknowledged"),
+            (self.on_refuse == "move", "refused_to", self.refused_to, "refused"),
+        )
+        return tuple(
+            (field, None if target is None else (base / target).resolve(), name)
+            for moves, field, target, name in targets
+            if moves
+        )
+
+    def takes_files_away(self) -> bool:
+        return self.on_acknowledge != "keep" or self.on_refuse != "keep"
 
     def build(self, base: Path) -> Source:
         return FilesSource(self, base)
@@ -147,7 +159,7 @@ class FilesSource(Source):
         make_directory(context.directory)
         self._registry = FileRegistry(context.directory / "files.db", self._base)
         self._put_away = PutAway(self._base, self._registry, self._policy())
-        self._search = FileSearch(self._base, self._rules(), self._registry, self._appendable)
+        self._search = FileSearch(self._base, self._rules(), self._registry, self._appendable, context.state)
         self._search.require_path(resume)
         self._next_sequence = resume.next_sequence
         current = self._registry.recover(resume)
@@ -407,16 +419,9 @@ class FilesSource(Source):
 
     def _rules(self) -> Rules:
         config = self._config
-        away = [
-            (None if target is None else self._base / target, name)
-            for moves, target, name in (
-                (config.on_acknowledge == "move", config.move_to, "acknowledged"),
-                (config.on_refuse == "move", config.refused_to, "refused"),
-            )
-            if moves
-        ]
+        away = tuple((directory, name) for _, directory, name in config.puts_away(self._base))
         settle_ms = 0 if self._once else config.settle_ms
-        return Rules(config.path, settle_ms, config.poll_ms, tuple(away), config.on_acknowledge != "keep")
+        return Rules(config.path, settle_ms, config.poll_ms, away, config.on_acknowledge != "keep")
 
     def _policy(self) -> Policy:
         config = self._config

@@ -1,0 +1,162 @@
+"""Which paths a pattern finds: each place once, however links and the pattern lead there.
+
+What it keeps: a look comes to an end, also where links lead back to a directory above them (a plain glob
+walks 40 levels deep along each of them, and reads every file as often). A directory that is reached through
+a link, and is found under its own name as well, counts under its own name. A link to a file is a file of
+its own. Nothing that the source itself has put away is found, however the way there is spelled.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from signoff.globs import is_glob, plain, steps_match
+from signoff.sources.file_moves import ASIDE
+
+Away = tuple[tuple[Path | None, str], ...]
+
+
+class Places:
+    """The files of one path or glob."""
+
+    def __init__(self, pattern: str, whole: str, away: Away, state: Path | None = None) -> None:
+        self._pattern, self._whole, self._away, self._state = pattern, whole, away, state
+
+    def find(self) -> Iterator[str]:
+        """All of them as they are now, hidden ones only where the pattern names them."""
+        away = _PutAway(self._away, self._state, self._whole)
+        for directory, name in self._directories():
+            if not away.holds(directory):
+                for path in _entries(directory, name):
+                    if not path.endswith(ASIDE):
+                        yield path
+
+    def _directories(self) -> Iterator[tuple[str, str | None]]:
+        """Each directory to look into, and what its files must be called."""
+        if os.path.isdir(self._whole):  # noqa: PTH112
+            yield self._whole, None
+            return
+        *parts, name = Path(self._pattern).parts
+        static = []
+        while parts and not is_glob(parts[0]):
+            static.append(plain(parts.pop(0)))
+        root = str(Path(*static)) if static else os.curdir
+        if name == "**":
+            parts, name = [*parts, "**"], "*"
+        steps = tuple(
+            step for n, step in enumerate(parts) if not (step == "**" and parts[n - 1 : n] == ["**"])
+        )
+        seen = set[str]()
+        for directory in _Walk(os.path.realpath(root), steps).below(root):
+            if directory not in seen:  # several ** may lead there in several ways
+                seen.add(directory)
+                yield directory, name
+
+
+class _Walk:
+    """The directories that match some steps, each a name, a pattern or `**`."""
+
+    def __init__(self, root: str, steps: tuple[str, ...]) -> None:
+        self._root, self._steps = root, steps
+
+    def below(self, root: str) -> Iterator[str]:
+        return self._go(root, self._root, 0, ())
+
+    def _go(self, directory: str, real: str, step: int, above: tuple[tuple[str, int], ...]) -> Iterator[str]:
+        """`step` is the next to be done; `above` are the real places and steps on the way here."""
+        if step == len(self._steps):
+            yield directory
+            return
+        pattern = self._steps[step]
+        if not is_glob(pattern):
+            path = os.path.join(directory, plain(pattern))  # noqa: PTH118
+            if os.path.isdir(path):  # noqa: PTH112
+                yield from self._go(path, os.path.realpath(path), step + 1, above)
+            return
+        deep = pattern == "**"
+        if deep:
+            yield from self._go(directory, real, step + 1, above)
+        above, following = (*above, (real, step)), step if deep else step + 1
+        match = matcher("*" if deep else pattern)
+        for name, linked in _subdirectories(directory):
+            if not match(name):
+                continue
+            path, place = os.path.join(directory, name), os.path.join(real, name)  # noqa: PTH118
+            if linked:
+                place = os.path.realpath(path)
+                if self._finds(place, step + 1):
+                    continue
+            if (place, following) not in above:
+                yield from self._go(path, place, following, above)
+
+    def _finds(self, place: str, steps: int) -> bool:
+        """Whether so many steps lead to this place under its own name."""
+        inside = Path(place)
+        return inside.is_relative_to(self._root) and steps_match(
+            self._steps[:steps], inside.relative_to(self._root).parts
+        )
+
+
+class _PutAway:
+    """Whether a directory is one that the source moves files to, or below it; asked once for each. A link
+    into the state directory is not followed either: its own notes would be events without end."""
+
+    def __init__(self, away: Away, state: Path | None, reads: str) -> None:
+        self._names = {name for directory, name in away if directory is None}
+        self._directories = [os.path.realpath(directory) for directory, _ in away if directory is not None]
+        if state is not None and not Path(os.path.realpath(reads)).is_relative_to(os.path.realpath(state)):
+            self._directories.append(os.path.realpath(state))
+
+    def holds(self, directory: str) -> bool:
+        if not self._names and not self._directories:
+            return False
+        real = os.path.realpath(directory)
+        if self._names & {os.path.basename(directory), os.path.basename(real)}:  # noqa: PTH119
+            return True
+        return any(Path(real).is_relative_to(place) for place in self._directories)
+
+
+def _subdirectories(directory: str) -> list[tuple[str, bool]]:
+    """Names of the directories in it, and whether they are links."""
+    try:
+        with os.scandir(directory) as entries:
+            return [(entry.name, entry.is_symlink()) for entry in entries if _is_directory(entry)]
+    except OSError:
+        return []
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _entries(directory: str, pattern: str | None) -> Iterator[str]:
+    """The files of one directory, as glob would find them; all but the hidden ones without a pattern."""
+    if pattern is not None and not is_glob(pattern):
+        path = os.path.join(directory, plain(pattern))  # noqa: PTH118
+        if os.path.lexists(path):
+            yield path
+        return
+    match = matcher(pattern or "*")
+    try:
+        entries = os.scandir(directory or os.curdir)
+    except OSError:
+        return
+    with entries:
+        for entry in entries:
+            if match(entry.name):
+                yield os.path.join(directory, entry.name)  # noqa: PTH118
+
+
+def matcher(pattern: str) -> Callable[[str], object]:
+    """Tells which names match; hidden ones only if the pattern begins with a dot."""
+    matches = re.compile(fnmatch.translate(pattern)).match
+    if pattern.startswith("."):
+        return matches
+    return lambda name: not name.startswith(".") and matches(name)
