@@ -75,12 +75,12 @@ def must_resume(name: str, data: bytes, form: Format, generator: random.Random, 
             assert [payload for _, payload in rest] == [payload for _, payload in found[index + 1 :]]
 
 
-@target("lines", weight=20)
+@target("lines", weight=15)
 def lines(generator: random.Random) -> None:
     must_resume("a.jsonl", mutated(generator, LINES), "jsonl", generator)
 
 
-@target("gzip", weight=5)
+@target("gzip", weight=15)
 def packed(generator: random.Random) -> None:
     data = gzip.compress(mutated(generator, LINES), mtime=0)
     if generator.random() < 0.7:
@@ -88,12 +88,12 @@ def packed(generator: random.Random) -> None:
     events("a.jsonl.gz", data, "jsonl")
 
 
-@target("csv", weight=20)
+@target("csv", weight=15)
 def csv(generator: random.Random) -> None:
     data = mutated(generator, CSV)
     must_resume("a.csv", data, "csv", generator, header=generator.random() < 0.7)
 
 
-@target("parquet", weight=3)
+@target("parquet", weight=10)
 def parquet(generator: random.Random) -> None:
     events("a.parquet", mutated(generator, PARQUET, most=4), "parquet")

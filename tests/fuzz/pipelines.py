@@ -50,7 +50,7 @@ def _with_odd_values(generator: random.Random, data: bytes) -> bytes:
     return b"\n".join(rows)
 
 
-@target("pipeline-bytes", weight=1)
+@target("pipeline-bytes", weight=10)
 def pipeline_bytes(generator: random.Random) -> None:
     """Files as somebody, or a bad disk, may have left them."""
     data = _with_odd_values(generator, generator.choice(EXAMPLES))
@@ -63,7 +63,7 @@ def pipeline_bytes(generator: random.Random) -> None:
     must_be_answered(text)
 
 
-@target("pipeline-fields", weight=1)
+@target("pipeline-fields", weight=5)
 def pipeline_fields(generator: random.Random) -> None:
     """Every field of every type, with values of every type."""
     sections: dict[str, Any] = {"name": "t"}
@@ -82,7 +82,7 @@ def pipeline_fields(generator: random.Random) -> None:
     must_be_answered(yaml.dump(sections, allow_unicode=True))
 
 
-@target("pipeline-files", weight=1)
+@target("pipeline-files", weight=10)
 def pipeline_files(generator: random.Random) -> None:
     """Through the file, with bytes that are no text."""
     with tempfile.NamedTemporaryFile(suffix=".yaml") as file:

@@ -10,12 +10,14 @@ import argparse
 import importlib
 import time
 import traceback
+from collections.abc import Sequence
 
 from tests.fuzz.targets import TARGETS, Target, one
 
-MODULES = ("pipelines", "files")
+MODULES = ("pipelines", "files", "requests", "amqp", "parsers", "commands")
 """Modules of this package with targets."""
-SLOW_S = 10.0
+ROUNDS = 20
+SLOW_S = 30.0
 """One input that takes longer counts as one that does not end."""
 
 
@@ -25,10 +27,10 @@ def load_targets() -> dict[str, Target]:
     return TARGETS
 
 
-def feed(name: str, count: int, seed: int) -> list[str]:
+def feed(name: str, count: int, seed: int, first: int = 0) -> list[str]:
     """Feed one target; returns the inputs that failed."""
     failed = []
-    for number in range(count):
+    for number in range(first, first + count):
         began = time.monotonic()
         try:
             one(name, number, seed)
@@ -37,6 +39,23 @@ def feed(name: str, count: int, seed: int) -> list[str]:
             print(f"FAILED {failed[-1]}\n{traceback.format_exc()}", flush=True)
         if time.monotonic() - began > SLOW_S:
             failed.append(f"{name}:{seed}:{number} took {time.monotonic() - began:.0f} s")
+    return failed
+
+
+def feed_all(chosen: Sequence[Target], total: int, seed: int) -> list[str]:
+    """In rounds, so that a run that is stopped has tried something of everything."""
+    shares = sum(target.weight for target in chosen)
+    fed, seconds = dict.fromkeys(chosen, 0), dict.fromkeys(chosen, 0.0)
+    failed: list[str] = []
+    for number in range(1, ROUNDS + 1):
+        for target in chosen:
+            upto = max(1, total * target.weight * number // (shares * ROUNDS))
+            began = time.monotonic()
+            failed += feed(target.name, upto - fed[target], seed, fed[target])
+            fed[target], seconds[target] = upto, seconds[target] + time.monotonic() - began
+        print(f"{number} of {ROUNDS}: {sum(fed.values()):,} inputs, {len(failed)} failed", flush=True)
+    for target in chosen:
+        print(f"{target.name:20} {fed[target]:9,} inputs {seconds[target]:7.1f} s")
     return failed
 
 
@@ -56,13 +75,7 @@ def main() -> int:
         one(name, int(number), int(seed))
         return 0
     chosen = [targets[name] for name in options.target or targets]
-    shares = sum(target.weight for target in chosen)
-    failed: list[str] = []
-    for target in chosen:
-        count = max(1, options.count * target.weight // shares)
-        began = time.monotonic()
-        failed += feed(target.name, count, options.seed)
-        print(f"{target.name:20} {count:9,} inputs {time.monotonic() - began:7.1f} s", flush=True)
+    failed = feed_all(chosen, options.count, options.seed)
     print(f"{len(failed)} failed{': ' if failed else ''}{', '.join(failed[:20])}")
     return 1 if failed else 0
 

@@ -128,6 +128,21 @@ def test_explain_of_what_was_never_received_fails(filled: Path, event_id: str, c
     assert run("explain", filled, event_id).exit_code == code
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "incoming/1/\udcff"), ("dead-letters", "show", "incoming/1/\udcff"),
+        ("dead-letters", "drop", "\udcff/1"), ("dead-letters", "list", "--stage", "\udcff"),
+        ("dead-letters", "list", "--reason", "\udcff"), ("sources", "drop", "\udcff"),
+        ("sources", "reset", "\udcff"), ("buffers", "drop", "\udcff"),
+    ],
+)  # fmt: skip
+def test_an_argument_that_is_not_utf_8_is_wrong_usage(filled: Path, words: tuple[str, ...]) -> None:
+    place = 1 if len(words) == 2 else 2
+    result = run(*words[:place], filled, *words[place:])
+    assert result.exit_code == 2 and isinstance(result.exception, SystemExit), result.exception
+
+
 def test_status_names_what_is_in_flight_and_which_sink_fails(filled: Path, state: Path) -> None:
     found = json.loads(run("status", filled, "--json").stdout)
     assert not found["alive"]

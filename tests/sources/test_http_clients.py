@@ -39,9 +39,8 @@ class Serving:
         self.address = self.server.address
         self.port = httpx.URL(self.address).port or 0
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._settle, daemon=True)
         self.server.start()
-        self._thread.start()
+        self.go_on()
 
     def _settle(self) -> None:
         while not self._ended.is_set():
@@ -51,9 +50,18 @@ class Serving:
                     self.inbox.settled(delivery)
                     delivery.answer(Answer(200, {"events": delivery.count}))
 
-    def close(self) -> None:
+    def pause(self) -> None:
+        """Settle nothing until it goes on."""
         self._ended.set()
         self._thread.join()
+
+    def go_on(self) -> None:
+        self._ended.clear()
+        self._thread = threading.Thread(target=self._settle, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.pause()
         self.server.close()
 
     def connect(self, open_: ExitStack, address: str = "127.0.0.1") -> socket.socket:
@@ -266,6 +274,23 @@ def test_what_is_no_request_ends_its_connection_and_no_other(
     answer_to(client)
     assert serving.post().status_code == 200
     wait_until(lambda: serving.inbox._bytes == 0)
+
+
+@pytest.mark.case(46)
+def test_bytes_behind_the_last_request_do_not_take_its_answer_away(
+    serve: Callable[..., Serving], open_: ExitStack
+) -> None:
+    serving = serve()
+    serving.pause()
+    client = serving.connect(open_)
+    client.sendall(HEAD + b"Connection: close\r\nContent-Length: 1\r\n\r\n7")
+    wait_until(lambda: serving.inbox.pending == 1, what="the request is taken")
+    client.sendall(b"more")
+    # Answered by the same thread, after it has seen those bytes.
+    assert httpx.get(f"http://127.0.0.1:{serving.port}/health", trust_env=False).json()["pending"] == 1
+    serving.go_on()
+    # Its events were taken: 400 would say that they were not.
+    assert b"HTTP/1.1 200" in client.recv(1000)
 
 
 def test_pipelined_requests_are_answered_in_order(serve: Callable[..., Serving], open_: ExitStack) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from signoff.cli.reading import AsJson, PipelineFile, load_for_reading, table
+from signoff.cli.reading import TEXT, AsJson, PipelineFile, load_for_reading, table
 from signoff.engine.buffers import Buffer, give_up, give_up_state, read_buffers, state_is_lost
 from signoff.errors import StateError
 from signoff.ledger import Ledger, RunLock
@@ -37,7 +37,7 @@ def list_buffers(file: PipelineFile, as_json: AsJson = False) -> None:
 @app.command()
 def drop(
     file: PipelineFile,
-    name: Annotated[str, typer.Argument(metavar="BUFFER", help="Its name, as `list` prints it.")],
+    name: Annotated[str, typer.Argument(metavar="BUFFER", help="Its name, as `list` prints it.", **TEXT)],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Drop the rows of a buffer whose sink is no longer in the pipeline; their events are settled.

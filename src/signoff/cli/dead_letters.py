@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from signoff.cli.reading import AsJson, PipelineFile, load_for_reading, table, when
+from signoff.cli.reading import TEXT, AsJson, PipelineFile, load_for_reading, table, when
 from signoff.cli.replayed import IN_VAIN, end_of, print_counts, report
 from signoff.engine.gone import obstacle, stage_names
 from signoff.errors import StateError
@@ -29,7 +29,7 @@ app = typer.Typer(
 EventIds = Annotated[
     list[str] | None, typer.Argument(metavar="[EVENT_ID]...", help="Event ids, as `list` prints them.")
 ]
-Stage = Annotated[str | None, typer.Option(help="Only letters of this transform, sink or source.")]
+Stage = Annotated[str | None, typer.Option(help="Only letters of this transform, sink or source.", **TEXT)]
 All = Annotated[bool, typer.Option("--all", help="Every letter that is stored.")]
 
 _POLL_S = 0.1
@@ -42,7 +42,7 @@ _REASONS = 10
 def list_letters(
     file: PipelineFile,
     stage: Stage = None,
-    reason: Annotated[str | None, typer.Option(help="Only reasons that hold this text.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Only reasons that hold this text.", **TEXT)] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many, the oldest first.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:

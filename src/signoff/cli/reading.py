@@ -9,13 +9,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from signoff.pipeline.graph import Graph
 
+
+def _text(given: str | None) -> str | None:
+    if given is not None and any("\ud800" <= sign <= "\udfff" for sign in given):
+        raise typer.BadParameter("it is not UTF-8")
+    return given
+
+
 PipelineFile = Annotated[Path, typer.Argument(metavar="FILE", help="Pipeline file, YAML or Python.")]
+TEXT: dict[str, Any] = {"callback": _text}
+"""For an argument that is looked up in a database, which takes only text; a shell gives any bytes."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

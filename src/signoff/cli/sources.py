@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from signoff.cli.reading import AsJson, PipelineFile, load_for_reading, table
+from signoff.cli.reading import TEXT, AsJson, PipelineFile, load_for_reading, table
 from signoff.engine.giving_up import check_name, drop, reset, stranded
 from signoff.engine.lock import engine_lock
 from signoff.errors import StateError
@@ -25,7 +25,7 @@ app = typer.Typer(
     help="List the sources a state directory knows; give up one that is gone, or begin its log anew.",
 )
 
-SourceName = Annotated[str, typer.Argument(metavar="SOURCE", help="Its name, as `list` prints it.")]
+SourceName = Annotated[str, typer.Argument(metavar="SOURCE", help="Its name, as `list` prints it.", **TEXT)]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 

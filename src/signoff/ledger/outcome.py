@@ -50,6 +50,11 @@ def is_united(child: str) -> bool:
     return child.startswith(UNITED) or f"/{UNITED}" in child
 
 
+def _is_text(name: str) -> bool:
+    """Not so an argument that was no UTF-8: nothing is called so, and no database takes it."""
+    return name.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in name)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class RowRef:
     """One row of one event: `child` is what follows `source/sequence` in the row's event id."""
@@ -77,7 +82,12 @@ class EventId:
         """Raises ValueError, with the form that was expected, for anything that is not an event id."""
         source, _, rest = text.partition("/")
         number, _, child = rest.partition("/")
-        if not source or not (number.isascii() and number.isdigit()) or len(number) > 18:
+        if (
+            not source
+            or not (number.isascii() and number.isdigit())
+            or len(number) > 18
+            or not _is_text(text)
+        ):
             raise ValueError(f'"{text}" is not an event id; it looks like incoming/17 or incoming/17/3')
         return cls(source, int(number), child)
 

@@ -132,10 +132,23 @@ class GuardedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._turned_away:
+        # What follows the last request of a connection is not looked at: it would be answered 400 in the
+        # place of that request, whose events may have been taken.
+        if self._turned_away or self.conn.their_state in (h11.MUST_CLOSE, h11.CLOSED, h11.ERROR):
             return
         super().data_received(data)
         self._watch()
+
+    def send_400_response(self, msg: str) -> None:
+        """Of what is not HTTP the client is told, unless its answer has begun or may have no body (HEAD). Who
+        works on the request lets go of it: it has had its answer."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
