@@ -65,8 +65,11 @@ class Chaos:
         rabbitmq: RabbitMQ,
         postgres: PostgresServer,
         machine: Machine,
+        limit_s: float = float("inf"),
     ) -> None:
+        """`limit_s`: faults that have not come by then do not come any more."""
         self.directory, self.goal, self.faults, self._machine = directory, goal, faults, machine
+        self._limit_s = limit_s
         self.findings: list[Finding] = []
         self._rabbitmq, self._postgres = rabbitmq, postgres
         self._began = self._told_at = time.monotonic()
@@ -108,9 +111,13 @@ class Chaos:
         for number, fault in enumerate(self.faults):
             at = time.monotonic() + fault.wait_s
             overhead = _OVERHEAD_S if not number else (at - fault.wait_s - began - waited) / number
+            if time.monotonic() - began > self._limit_s:
+                self._say(f"the time is up: {len(self.faults) - number} faults are left out")
+                break
             while (now := time.monotonic()) < at:
                 rest = waits - waited - fault.wait_s + (at - now)
-                self._left_s = rest + overhead * (len(self.faults) - number)
+                left_s = rest + overhead * (len(self.faults) - number)
+                self._left_s = min(left_s, max(began + self._limit_s - now, 1.0))
                 self._tick(min(_TICK_S, at - now))
             waited += fault.wait_s
             if fault.amid:
@@ -303,6 +310,7 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="*", choices=KINDS, help="only these kinds of faults")
     parser.add_argument("--seed", type=int, help="repeats the faults and waits of an earlier run")
     parser.add_argument("--every", type=float, default=10.0, metavar="SECONDS", help="from fault to fault")
+    parser.add_argument("--minutes", type=float, help="for faults; those that are left then are left out")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work here, and leave everything")
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
@@ -322,7 +330,8 @@ def main() -> int:
             print(f"chaos: no faults of kind {kind}: {lacks}", flush=True)
         kinds = [kind for kind in wanted if kind not in machine.lacks]
         faults = plan(options.kills, seed, options.every, kinds)
-        chaos = Chaos(directory, options.messages, faults, rabbitmq, postgres, machine)
+        limit_s = float("inf") if options.minutes is None else 60 * options.minutes
+        chaos = Chaos(directory, options.messages, faults, rabbitmq, postgres, machine, limit_s)
         try:
             findings = chaos.execute()
         except BaseException:

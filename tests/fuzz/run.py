@@ -39,6 +39,7 @@ def feed(name: str, count: int, seed: int, first: int = 0) -> list[str]:
             print(f"FAILED {failed[-1]}\n{traceback.format_exc()}", flush=True)
         if time.monotonic() - began > SLOW_S:
             failed.append(f"{name}:{seed}:{number} took {time.monotonic() - began:.0f} s")
+            print(f"FAILED {failed[-1]}", flush=True)
     return failed
 
 

@@ -149,6 +149,7 @@ class GuardedProtocol(H11Protocol):
             super().send_400_response(msg)
         except h11.LocalProtocolError:
             self.transport.close()
+        self._end_unread(_LINGER_S)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -168,10 +169,6 @@ class GuardedProtocol(H11Protocol):
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
-        self._end_unread(_LINGER_S)
-
-    def send_400_response(self, msg: str) -> None:
-        super().send_400_response(msg)
         self._end_unread(_LINGER_S)
 
     def _end_unread(self, seconds: float) -> None:
