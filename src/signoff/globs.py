@@ -31,6 +31,14 @@ def is_glob(pattern: str) -> bool:
     return glob.has_magic(_ESCAPED.sub("", pattern))
 
 
+def fixed_part(pattern: str) -> str:
+    """The path up to the first step with a wildcard."""
+    place = Path(pattern)
+    while is_glob(str(place)):
+        place = place.parent
+    return plain(str(place))
+
+
 def plain(pattern: str) -> str:
     """The path that a pattern without wildcards stands for."""
     return _ESCAPED.sub(r"\1", pattern)

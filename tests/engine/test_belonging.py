@@ -506,3 +506,76 @@ def test_keys_that_are_older_than_the_ledger_are_put_aside(place: Place, tmp_pat
     shutil.copy(tmp_path / FILE, place.state / FILE)
     place.run(5)
     assert not (place.state / FILE).exists()
+
+
+OUTSIDE = PIPELINE.replace("./out", "/somewhere/out")
+
+
+def begin(place: Place, pipeline: str = PIPELINE) -> str:
+    """A run begins; returns the identity of its state."""
+    place.file.write_text(pipeline)
+    graph = place.graph
+    with place.ledger() as ledger:
+        parts = Belonging(graph.state, ledger, LogReader)
+        nodes = {**graph.sources, **graph.sinks}
+        parts.refuse_copy(graph.base, {name: node.config for name, node in nodes.items()})
+        parts.check(graph.sources.keys())
+        parts.begin(graph.sources)
+        identity = parts._identity()
+        assert identity is not None and identity.former is None
+        return identity.state
+
+
+def copied(place: Place, to: Path) -> Place:
+    shutil.copytree(place.file.parent, to)
+    return Place(to)
+
+
+@pytest.mark.case(43)
+def test_a_copy_that_shares_a_place_with_its_original_is_refused_until_that_is_gone(tmp_path: Path) -> None:
+    place = Place(tmp_path / "one")
+    before = begin(place, OUTSIDE)
+    copy = copied(place, tmp_path / "two")
+    with pytest.raises(StateError, match=r"state-copied.*outside of the project: archive"):
+        begin(copy, OUTSIDE)
+    assert begin(place, OUTSIDE) == before, "the original goes on"
+    shutil.rmtree(place.file.parent)
+    assert begin(copy, OUTSIDE) == before, "it was moved"
+    copy.file.parent.rename(tmp_path / "three")
+    shutil.copytree(tmp_path / "three", tmp_path / "two")
+    assert begin(Place(tmp_path / "three"), OUTSIDE) == before, (
+        "renamed: the same, though a copy has its place"
+    )
+
+
+@pytest.mark.case(43)
+def test_a_copied_state_in_the_same_project_is_refused(tmp_path: Path) -> None:
+    place = Place(tmp_path / "one")
+    begin(place)
+    shutil.copytree(place.state, place.state.with_name("state2"))
+    place.state = place.state.with_name("state2")
+    with pytest.raises(StateError, match=r"state-copied.*its pipeline is the same"):
+        begin(place, PIPELINE.replace("./state", "./state2"))
+
+
+@pytest.mark.case(43)
+def test_a_copy_of_a_whole_project_goes_on_as_a_state_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path / "one")
+    before = begin(place)
+    copy = copied(place, tmp_path / "two")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:  # between the new identity and the last part that has it
+        patch.setattr(belonging, "_write_stamp", killed)
+        with pytest.raises(KeyboardInterrupt):
+            begin(copy)
+    renewed = begin(copy)
+    assert renewed != before and begin(copy) == renewed and begin(place) == before
+    shutil.rmtree(copy.log)
+    shutil.copytree(place.log, copy.log)
+    with pytest.raises(StateError, match="another state directory"):
+        begin(copy)

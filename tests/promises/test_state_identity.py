@@ -108,3 +108,46 @@ def test_a_source_that_was_removed_can_be_given_up(inline, webhook):
     assert done.code == 0 and "5 events given up" in done.output
     assert product.run_once().code == 0
     assert product.account()["refused"] == 5 and product.audit()["stranded"] == []
+
+
+KEPT = {"type": "files", "path": "in/*.jsonl"}
+
+
+@pytest.mark.case(43)
+def test_a_project_that_is_moved_or_copied_reads_nothing_again_and_is_no_second_consumer(inline, webhook):
+    nodes = {
+        "sources": {"incoming": KEPT},
+        "transforms": {"rows": ROWS},
+        "sinks": {"out": {"type": "sqlite", "input": "rows", "path": "out.db", "table": "events"}},
+    }
+    product = inline("one", **nodes)
+    product.put("1.jsonl", numbered(0, 10))
+    assert product.run_once().code == 0
+
+    here = product.directory
+    ways = [
+        ("moved", lambda to: shutil.move(here, to)),
+        ("copied", lambda to: shutil.copytree(here.with_name("moved"), to, copy_function=shutil.copy)),
+        ("synced", lambda to: shutil.copytree(here.with_name("copied"), to)),  # keeps times, not inodes
+    ]
+    for count, (name, way) in enumerate(ways, 1):
+        way(here.with_name(name))
+        product = inline(name, **nodes)
+        product.put(f"{count + 1}.jsonl", numbered(10 * count, 10))
+        assert product.run_once().code == 0
+        assert product.account()["received"] == 10 * (count + 1)
+        assert sorted(row["n"] for row in product.table()) == list(range(10 * (count + 1)))
+
+    nodes["sinks"]["hook"] = {"type": "http", "input": "rows", "url": webhook.url, "retry": SOON}
+    for name in ("synced", "copied"):
+        product = inline(name, **nodes)
+        product.put("9.jsonl", numbered(90, 1))
+        assert product.run_once().code == 0, "each has a state of its own since it ran as a copy"
+    shutil.copytree(here.with_name("synced"), here.with_name("second"))
+    second = inline("second", **nodes)
+    second.put("10.jsonl", numbered(100, 1))
+    with pytest.raises(StateError, match=r"state-copied.*hook"):
+        second.run_once()
+    assert got(webhook) == [90, 90], "the copy has received and sent nothing"
+    shutil.rmtree(here.with_name("synced"))
+    assert second.run_once().code == 0 and got(webhook) == [90, 90, 100]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import errno
 import gzip
 import json
@@ -119,7 +120,9 @@ def test_a_huge_csv_row_is_cut_and_the_next_one_is_fine(tmp_path: Path, folder: 
     assert "5001 bytes" in str(wrong[0])
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.jsonl", "a.jsonl.gz"])
+@pytest.mark.parametrize(
+    "name", ["a.csv", "a.parquet", "a.jsonl", "a.jsonl.gz", "a.jsonl.bz2", "a.jsonl.zst", "a.csv.zstd"]
+)
 def test_reading_goes_on_after_any_event(tmp_path: Path, folder: Path, name: str) -> None:
     rows = [{"n": str(n), "text": "line\nbreak" if n % 3 else "plain"} for n in range(12)]
     write(folder / name, rows)
@@ -140,10 +143,18 @@ def write(path: Path, rows: list[dict[str, str]]) -> None:
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=5)
-    elif path.suffix == ".csv":
-        path.write_text("n,text\n" + "".join(f'{row["n"]},"{row["text"]}"\n' for row in rows))
-    elif path.suffix == ".gz":
+        return
+    if ".csv" in path.suffixes:
+        lines = "n,text\n" + "".join(f'{row["n"]},"{row["text"]}"\n' for row in rows)
+    if path.suffix == ".gz":
         path.write_bytes(gzip.compress(lines.encode()))
+    elif path.suffix == ".bz2":
+        path.write_bytes(bz2.compress(lines[:20].encode()) + bz2.compress(lines[20:].encode()))
+    elif path.suffix in (".zst", ".zstd"):
+        codec = pa.Codec("zstd")
+        path.write_bytes(
+            b"".join(codec.compress(part.encode(), asbytes=True) for part in (lines[:20], lines[20:]))
+        )
     else:
         path.write_text(lines)
 
@@ -153,6 +164,10 @@ def write(path: Path, rows: list[dict[str, str]]) -> None:
     [
         ("a.parquet", b"not parquet"),
         ("a.jsonl.gz", gzip.compress(random.Random(1).randbytes(5000))[:-900]),
+        ("a.jsonl.bz2", bz2.compress(random.Random(1).randbytes(5000))[:-900]),
+        ("a.jsonl.bz2", b"not bzip2"),
+        ("a.jsonl.zst", pa.Codec("zstd").compress(random.Random(1).randbytes(5000), asbytes=True)[:-900]),
+        ("a.csv.zst", b"not zstd"),
         ("a.csv", b"a,a\n1,2\n"),
     ],
 )
@@ -754,6 +769,30 @@ def test_a_project_that_is_moved_reads_no_kept_file_again(tmp_path: Path) -> Non
     source.close()
     source = opened(new, resume_after(batches))
     assert payloads(drain(source)) == [b"3"]
+    source.close()
+
+
+@pytest.mark.parametrize("way", ["move", "delete", "keep"])
+def test_a_copy_with_new_inodes_goes_on_with_files_that_are_not_settled(tmp_path: Path, way: str) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    (old / "in").mkdir(parents=True)
+    for name in ("a", "b", "c"):
+        (old / "in" / f"{name}.jsonl").write_text(f"{name}\n")
+    source = opened(old, on_acknowledge=way)
+    batches = drain(source)
+    log(source, batches)
+    source.close()
+    shutil.copytree(old, new)
+    (new / "in" / "c.jsonl").write_text("C\n")
+    source = opened(new, resume_after(batches), once=False, on_acknowledge=way)
+    assert payloads(drain(source, patience=10)) == [b"C"], "one that is another now is read, the others not"
+    log(source, [], 3)
+    source.settle(acknowledged(0, 1, 2, 3))
+    while not source.drained():
+        source.tend()
+    left = [] if way != "keep" else ["a.jsonl", "b.jsonl", "c.jsonl"]
+    assert sorted(file.name for file in (new / "in").glob("*.jsonl")) == left
+    assert len(list((old / "in").iterdir())) == 3
     source.close()
 
 

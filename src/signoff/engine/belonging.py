@@ -24,18 +24,20 @@ import json
 import logging
 import sqlite3
 import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from signoff.durable import write_whole
+from signoff.engine.copies import Place, is_copy, read_place, refuse_shared, write_place
 from signoff.errors import LogError, StateError
 from signoff.ledger.audit import Finding, LogView, OpenLog
 from signoff.ledger.folding import KEY_INDEX
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BUFFER
 from signoff.ledger.store import no_room
+from signoff.pipeline.model import NodeConfig
 from signoff.private import make_private
 
 logger = logging.getLogger(__name__)
@@ -72,9 +74,12 @@ class Identity:
     beginning: int | None
     """The last start that had begun to stamp. It has not come to its end, nor has any since `run`."""
     stamped: frozenset[str]
+    former: str | None = None
+    """Of the directory that this one is a copy of, while parts may still carry it."""
 
     def accepts(self, stamp: Stamp) -> bool:
-        return stamp.state == self.state and self.run <= stamp.run <= (self.beginning or self.run)
+        known = stamp.state == self.state or stamp.state == self.former
+        return known and self.run <= stamp.run <= (self.beginning or self.run)
 
 
 class Belonging:
@@ -82,6 +87,8 @@ class Belonging:
 
     def __init__(self, state: Path, ledger: Ledger, open_log: OpenLog) -> None:
         self._state, self._ledger, self._open_log = state, ledger, open_log
+        self._place: Place | None = None
+        self._is_copy = False
 
     def misfits(self, sources: Collection[str]) -> list[Finding]:
         """What does not belong to the ledger. `sources`: those of the pipeline as it is now."""
@@ -152,6 +159,19 @@ class Belonging:
             "is delivered once more", path, wrong, aside.name,
         )  # fmt: skip
 
+    def refuse_copy(self, base: Path, nodes: Mapping[str, NodeConfig]) -> None:
+        """Raises StateError if this is a copy that shares a place with its original (see `copies`).
+
+        `nodes` are those that reach outside, in a project at `base`.
+        """
+        now, identity = Place.of(self._state, base), self._identity()
+        with self._ledger.store.read() as db:
+            noted, _ = read_place(db)
+        self._place = now
+        if identity is not None and noted is not None and is_copy(noted, now, identity.state):
+            refuse_shared(noted, now, nodes)
+            self._is_copy = True
+
     def begin(self, sources: Iterable[str]) -> None:
         """A run begins: stamp everything. Also for sources that have nothing yet."""
         try:
@@ -191,7 +211,7 @@ class Belonging:
             return f"what the ledger knows {gone}"
         if identity.accepts(stamp):
             return None
-        if stamp.state != identity.state:
+        if stamp.state not in (identity.state, identity.former):
             return _FOREIGN
         older = "it is older than the ledger" if stamp.run < identity.run else "the ledger is older than it"
         return f"{older}: it was last used by run {stamp.run}, the ledger by run {identity.run}"
@@ -232,18 +252,26 @@ class Belonging:
     # -- stamping
 
     def _stamp_all(self) -> None:
+        copy = self._is_copy
         with self._ledger.store.write() as db:
             _make_tables(db)
             identity = _read_identity(db) or _new_identity(db)
             run = max(identity.run, identity.beginning or 0) + 1
-            db.execute("UPDATE identity SET beginning = ?", (run,))
+            state = uuid.uuid4().hex if copy else identity.state
+            db.execute("UPDATE identity SET state = ?, beginning = ?", (state, run))
+            if self._place is not None:
+                write_place(db, self._place, identity.state if copy else identity.former)
+            identity = replace(identity, state=state)
         parts = self._parts()
         for part in sorted(parts):
             _write_stamp(self._state / part, Stamp(identity.state, run))
         with self._ledger.store.write() as db:
             db.execute("UPDATE identity SET run = ?, beginning = NULL", (run,))
+            if self._place is not None:
+                write_place(db, self._place, None)
             db.execute("DELETE FROM stamped")
             db.executemany("INSERT INTO stamped VALUES (?)", [(part,) for part in parts])
+        self._is_copy = False
 
 
 def _name(part: str) -> str:
@@ -281,7 +309,7 @@ def _read_identity(db: sqlite3.Connection) -> Identity | None:
     if row is None:
         return None
     stamped = frozenset(part for (part,) in db.execute("SELECT part FROM stamped"))
-    return Identity(row["state"], row["run"], row["beginning"], stamped)
+    return Identity(row["state"], row["run"], row["beginning"], stamped, read_place(db)[1])
 
 
 def _read_stamp(path: Path) -> Stamp | None:

@@ -156,6 +156,7 @@ class _Intake:
         lock.acquire()
         ledger = Ledger(source.state / "ledger.db")
         belonging = Belonging(source.state, ledger, LogReader)
+        belonging.refuse_copy(Path.cwd(), {source.name: source.config})
         belonging.check([source.name])
         belonging.begin([source.name])
         acknowledges = source.config.acknowledgements is not False

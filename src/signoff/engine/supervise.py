@@ -127,6 +127,8 @@ class Run:
     def _state(self) -> Iterator[None]:
         with RunLock(self.graph.state), self._with_room() as ledger:
             belonging = Belonging(self.graph.state, ledger, LogReader)
+            nodes = {**self.graph.sources, **self.graph.sinks}
+            belonging.refuse_copy(self.graph.base, {name: node.config for name, node in nodes.items()})
             belonging.check(self.graph.sources.keys())
             claim_links(self.graph, ledger)
             belonging.begin(self.graph.sources)

@@ -65,6 +65,12 @@ class NodeConfig(Config):
         """Where files appear because of this node: the real directory, and a name or `*` and a suffix."""
         return ()
 
+    def belongs_to_project(self, base: Path) -> bool:
+        """Whether a copy of the project's directory brings a copy of all that this node reads or writes
+        outside of the pipeline. When in doubt it does not."""
+        places = [directory for directory, _ in self.writes(base)]
+        return bool(places) and all(place.resolve().is_relative_to(base.resolve()) for place in places)
+
     def code_files(self, base: Path) -> tuple[Path, ...]:
         """The files with code of the user's own that this node may run."""
         return ()

@@ -22,7 +22,7 @@ from signoff.pipeline.model import NodeConfig, SinkConfig, SourceConfig
 
 MOST_DIRECTORIES = 5_000
 """How many directories that a glob finds are followed to where they really are."""
-NEVER_IN_STATE = (".jsonl", ".ndjson", ".csv", ".parquet", ".txt", ".gz")
+NEVER_IN_STATE = (".jsonl", ".ndjson", ".csv", ".parquet", ".txt", ".gz", ".bz2", ".zst")
 """Endings that no file of a state directory has."""
 
 

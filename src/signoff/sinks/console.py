@@ -29,6 +29,9 @@ class ConsoleSinkConfig(SinkConfig):
     max_rows: int = Field(default=20, ge=0)
     """Most rows printed of each batch; a line says how many more there are."""
 
+    def belongs_to_project(self, base: Path) -> bool:
+        return True
+
     def build(self, base: Path) -> ConsoleSink:
         return ConsoleSink(self.max_rows)
 

@@ -10,12 +10,11 @@ import orjson
 
 from signoff.sources.events import KEPT_BYTES, Piece, piece, too_large
 from signoff.sources.file_content import ContentFile
+from signoff.sources.file_packed import Damaged
 from signoff.sources.file_reader import (
     BYTE_ORDER_MARK,
     CHUNK_BYTES,
     ROWS,
-    UNREADABLE,
-    Damaged,
     Reader,
     Shape,
     open_stream,
@@ -63,7 +62,7 @@ class CsvReader(Reader):
                         errors[len(payloads)] = error
                     payloads.append(payload)
                     positions.append(self.position)
-        except UNREADABLE as failure:
+        except Damaged as failure:
             self.damaged, self._ended = f"file is damaged: {failure}", True
             errors[len(payloads)] = self.damaged
             payloads.append(b"")

@@ -7,11 +7,11 @@ from typing import BinaryIO
 from signoff.sources.events import Piece, piece
 from signoff.sources.file_content import ContentFile
 from signoff.sources.file_csv import CsvReader
+from signoff.sources.file_packed import Damaged, is_packed
 from signoff.sources.file_parquet import ParquetReader
 from signoff.sources.file_reader import (
     BYTE_ORDER_MARK,
     CHUNK_BYTES,
-    UNREADABLE,
     Reader,
     Shape,
     open_stream,
@@ -30,8 +30,7 @@ class LineReader(Reader):
     """JSONL and text: one event a line, as it is."""
 
     def __init__(self, content: ContentFile, shape: Shape, position: int) -> None:
-        packed = content.path.suffix == ".gz"
-        self._file: BinaryIO | ContentFile = open_stream(content) if packed else content
+        self._file: BinaryIO | ContentFile = open_stream(content) if is_packed(content.path) else content
         self._ended = False
         self.position = position
         self._lines = LineSplitter(shape.max_event_bytes, position)
@@ -45,7 +44,7 @@ class LineReader(Reader):
             return None
         try:
             data = self._chunk()
-        except UNREADABLE as error:
+        except Damaged as error:
             self.damaged, self._ended = f"file is damaged: {error}", True
             return piece([self._lines.rest()], [self.position], {0: self.damaged})
         self.position += len(data)

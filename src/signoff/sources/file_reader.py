@@ -8,15 +8,14 @@ event with an error, and `damaged` says so.
 
 from __future__ import annotations
 
-import gzip
 import io
-import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import BinaryIO, Literal, cast
 
 from signoff.sources.events import Piece
 from signoff.sources.file_content import ContentFile
+from signoff.sources.file_packed import Unpacked, is_packed
 
 Format = Literal["jsonl", "text", "csv", "parquet"]
 
@@ -34,13 +33,6 @@ class Shape:
     max_event_bytes: int
     delimiter: str = ","
     header: bool = True
-
-
-class Damaged(Exception):
-    """The rest of the file makes no sense; the text says why."""
-
-
-UNREADABLE = (Damaged, EOFError, gzip.BadGzipFile, zlib.error)
 
 
 class Reader(ABC):
@@ -63,8 +55,9 @@ class Reader(ABC):
 def open_stream(content: ContentFile, *, buffering: int = CHUNK_BYTES) -> BinaryIO:
     """The file's bytes, decompressed if its name says that they are compressed."""
     stream = io.BufferedReader(_Stream(content), buffering)
-    if content.path.suffix == ".gz":
-        return cast(BinaryIO, gzip.GzipFile(fileobj=stream, mode="rb"))
+    if is_packed(content.path):
+        unpacked = Unpacked(cast(BinaryIO, stream), content.path.suffix)
+        return cast(BinaryIO, io.BufferedReader(unpacked, buffering))
     return cast(BinaryIO, stream)
 
 

@@ -6,7 +6,8 @@ One row per file (`unit` is its number, in the order of reading), in SQLite belo
               first_seq    end_seq    every event settled; the row stays only if the file does
 
 A file is known by its place relative to the pipeline file, and by its content: a project that is moved or
-copied with its state reads nothing again.
+copied with its state reads nothing again. Of a registry that was copied or restored, inodes say nothing:
+every file is compared by its content first.
 
 A file's `first_seq` is durable before its first event is handed out, and its `end_seq` before any
 event of the next file is. Both are known then, because the intake appends what it is handed in
@@ -53,6 +54,7 @@ CREATE TABLE IF NOT EXISTS notes (
     unit INTEGER NOT NULL, position INTEGER NOT NULL, hashed INTEGER NOT NULL, digest TEXT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS owner (token TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS own_inode (inode INTEGER NOT NULL);  -- of this file, when it was used last
 """
 ADDED = {
     "ctime_ns": "INTEGER", "digest": "TEXT", "sure": "INTEGER NOT NULL DEFAULT 0", "expected": "TEXT"
@@ -67,6 +69,8 @@ WHERE unit = :unit
 """
 NOTES = 16
 """How many notes are kept: more than there are batches between the source and the log."""
+ANY_INODE = -1
+"""Of a file that may have been copied with the registry: its content tells whether it is the same."""
 NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
@@ -133,6 +137,7 @@ class FileRegistry:
         for column, kind in ADDED.items():
             if column not in present:
                 self._db.execute(f"ALTER TABLE files ADD COLUMN {column} {kind}")
+        self._distrust_inodes(database)
         self.token = self._owner()
         """Tells this registry's files from those of any other."""
         self.files: dict[int, Known] = {}
@@ -226,6 +231,18 @@ class FileRegistry:
 
     def close(self) -> None:
         self._db.close()
+
+    def _distrust_inodes(self, database: Path) -> None:
+        """If the registry itself has another inode than before, so have files that were copied with it."""
+        inode = database.stat().st_ino
+        row = self._db.execute("SELECT inode FROM own_inode").fetchone()
+        if row is not None and row[0] == inode:
+            return
+        with self._transaction():
+            if row is not None:
+                self._db.execute("UPDATE files SET inode = ?, sure = 0", (ANY_INODE,))
+            self._db.execute("DELETE FROM own_inode")
+            self._db.execute("INSERT INTO own_inode VALUES (?)", (inode,))
 
     def _owner(self) -> str:
         row = self._db.execute("SELECT token FROM owner").fetchone()

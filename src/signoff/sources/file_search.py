@@ -21,11 +21,11 @@ from pathlib import Path
 
 from signoff.clock import ClockWatch
 from signoff.errors import SourceError
-from signoff.globs import is_glob, pattern_of, plain
+from signoff.globs import fixed_part, is_glob, pattern_of
 from signoff.sources.contract import Resume
 from signoff.sources.file_content import ContentFile, Stamp
 from signoff.sources.file_places import Away, Places
-from signoff.sources.file_registry import FileRegistry, Found, Known
+from signoff.sources.file_registry import ANY_INODE, FileRegistry, Found, Known
 
 STEP_FILES = 64
 """After so many files the time is looked at."""
@@ -89,13 +89,9 @@ class FileSearch:
 
     def require_path(self, resume: Resume) -> None:
         """Raise SourceError when there is not even a directory to look into."""
-        place = Path(self._pattern)
-        if is_glob(self._pattern):
-            while is_glob(str(place)):
-                place = place.parent
-        elif resume.next_sequence > 0:
+        place = Path(fixed_part(self._pattern))
+        if not is_glob(self._pattern) and resume.next_sequence > 0:
             place = place.parent  # a single file may have been read and moved away
-        place = Path(plain(str(place)))
         if not place.exists():
             raise SourceError(
                 f"{place} does not exist (from `path: {self._rules.path}`); create it or correct `path`"
@@ -180,7 +176,7 @@ class FileSearch:
         """Whether the file is a new one whatever it holds."""
         if not 0 <= (known.size or 0) <= stamp.size:
             return True
-        return self._rules.takes_away and known.inode != stamp.inode
+        return self._rules.takes_away and known.inode not in (stamp.inode, ANY_INODE)
 
     def _add(self, key: str, stamp: Stamp) -> None:
         self._found.append((stamp.mtime_ns, Found(key, stamp.inode)))

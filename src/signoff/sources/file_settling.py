@@ -21,7 +21,7 @@ from pyroaring import BitMap64
 
 from signoff.sources.file_content import ContentFile, Stamp
 from signoff.sources.file_moves import aside_of, move, put_back, sync
-from signoff.sources.file_registry import FileRegistry, Known
+from signoff.sources.file_registry import ANY_INODE, FileRegistry, Known
 
 logger = logging.getLogger(__name__)
 
@@ -245,7 +245,7 @@ class PutAway:
             put_back(aside, path)
         try:
             before = Stamp.of(path.stat())
-            if before.inode != file.inode:
+            if file.inode not in (before.inode, ANY_INODE):
                 return self._leave(file, gone=True)  # another file, to be found by the next look
             if before.size != file.size:
                 return self._leave(file, gone=False)  # grown since: the same
@@ -257,11 +257,11 @@ class PutAway:
         if file.sure and file.has(before) and (now.inode, now.size) == (before.inode, before.size):
             if now.mtime_ns == before.mtime_ns:
                 return self._take(file, aside)
-        elif now.inode == file.inode and now.size == file.size and file.digest is not None:
+        elif file.inode in (now.inode, ANY_INODE) and now.size == file.size and file.digest is not None:
             self._checked = file, ContentFile(aside)
             return self._check(file)
         put_back(aside, path)
-        return self._leave(file, gone=now.inode != file.inode)
+        return self._leave(file, gone=file.inode not in (now.inode, ANY_INODE))
 
     def _check(self, file: Known) -> bool:
         """Whether the file that is aside holds what was read, a step at a time."""

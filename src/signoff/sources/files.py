@@ -17,7 +17,7 @@ import os
 import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pyarrow as pa
@@ -26,14 +26,15 @@ from pyroaring import BitMap64
 
 from signoff.durable import make_directory
 from signoff.errors import SourceError
-from signoff.globs import pattern_of
+from signoff.globs import fixed_part, pattern_of
 from signoff.pipeline.model import SourceConfig
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
 from signoff.sources.events import event_batch
 from signoff.sources.file_content import ContentFile
 from signoff.sources.file_formats import open_reader
+from signoff.sources.file_packed import is_packed, without_packing
 from signoff.sources.file_reader import Format, Reader, Shape
-from signoff.sources.file_registry import FileRegistry, Found, Known, Note
+from signoff.sources.file_registry import ANY_INODE, FileRegistry, Found, Known, Note
 from signoff.sources.file_search import FileSearch, Rules
 from signoff.sources.file_settling import SLICE_S, OpenFiles, Policy, PutAway
 
@@ -66,9 +67,9 @@ class FilesConfig(SourceConfig):
     path: str = Field(min_length=1)
     """A file, a directory (the files directly in it) or a glob such as `./in/**/*.jsonl`."""
     format: Literal["auto", "jsonl", "text", "csv", "parquet"] = "auto"
-    """What is in the files; `auto` goes by the suffix (`.jsonl`, `.csv`, `.parquet`, else text; a
-    further `.gz` is decompressed). jsonl and text: an event is a line. csv and parquet: an event is
-    a row, as a JSON object."""
+    """What is in the files; `auto` goes by the suffix (`.jsonl`, `.csv`, `.parquet`, else text; what has
+    a further `.gz`, `.bz2`, `.zst` or `.zstd` is decompressed). jsonl and text: an event is a line. csv and
+    parquet: an event is a row, as a JSON object."""
     header: bool = True
     """csv: the first row holds the names; otherwise they are `_c0`, `_c1`, …"""
     delimiter: str = Field(default=",", min_length=1, max_length=1)
@@ -104,6 +105,9 @@ class FilesConfig(SourceConfig):
             for moves, field, target, name in targets
             if moves
         )
+
+    def belongs_to_project(self, base: Path) -> bool:
+        return Path(os.path.realpath(fixed_part(self.reads(base)))).is_relative_to(base.resolve())
 
     def takes_files_away(self) -> bool:
         return self.on_acknowledge != "keep" or self.on_refuse != "keep"
@@ -337,6 +341,7 @@ class FilesSource(Source):
             self._opening = _Opening(position, file.size, file.digest, resumed=True)
         else:
             same = file.inode == content.opened.inode and file.ctime_ns in (None, content.opened.ctime_ns)
+            same = same or file.inode == ANY_INODE
             grows = self._appendable(file.path)
             if not same or (grows and content.opened.size < position):
                 self._leave_unfinished(file)
@@ -405,8 +410,7 @@ class FilesSource(Source):
             self._registry.note(Note(file.unit, self._position, content.hashed, content.digest()))
 
     def _shape(self, name: str) -> Shape:
-        config, path = self._config, Path(name)
-        path = path.with_suffix("") if path.suffix == ".gz" else path
+        config, path = self._config, without_packing(PurePath(name))
         form: Format = SUFFIXES.get(path.suffix, "text") if config.format == "auto" else config.format
         return Shape(form, config.max_event_bytes, config.delimiter, config.header)
 
@@ -415,7 +419,7 @@ class FilesSource(Source):
 
     def _appendable(self, name: str) -> bool:
         """Whether more bytes at the end of such a file are simply more events."""
-        return not self._is_parquet(name) and not name.endswith(".gz")
+        return not self._is_parquet(name) and not is_packed(name)
 
     def _rules(self) -> Rules:
         config = self._config

@@ -83,6 +83,9 @@ class GenerateConfig(SourceConfig):
             raise ValueError(f"simulation is of template stations; the template is {self.template}")
         return self
 
+    def belongs_to_project(self, base: Path) -> bool:
+        return True
+
     def build(self, base: Path) -> Source:
         return GenerateSource(self)
 

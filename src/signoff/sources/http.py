@@ -80,6 +80,9 @@ class HttpConfig(SourceConfig):
             raise ValueError("cert_file and key_file belong together; give both, or neither")
         return self
 
+    def belongs_to_project(self, base: Path) -> bool:
+        return True  # of two on one port, one does not start
+
     def build(self, base: Path) -> Source:
         return HttpSource(self, base)
 

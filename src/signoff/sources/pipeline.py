@@ -39,6 +39,9 @@ class PipelineConfig(SourceConfig):
     path: str
     """Directory of the link, which the sink `pipeline` of the other one names as well."""
 
+    def belongs_to_project(self, base: Path) -> bool:
+        return (base / self.path).resolve().is_relative_to(base.resolve())
+
     def build(self, base: Path) -> Source:
         return PipelineSource((base / self.path).resolve())
 

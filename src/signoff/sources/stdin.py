@@ -31,6 +31,9 @@ class StdinConfig(SourceConfig):
     can_acknowledge: ClassVar[bool] = False
     type: Literal["stdin"] = "stdin"
 
+    def belongs_to_project(self, base: Path) -> bool:
+        return True
+
     def build(self, base: Path) -> Source:
         return StdinSource(self)
 

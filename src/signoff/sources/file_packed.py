@@ -1,0 +1,86 @@
+"""Compressed files: gzip, bzip2 and Zstandard, by their suffix, as a stream that only goes forwards.
+
+What it keeps: memory is bounded, whatever the file unpacks to. Bytes that make no sense are `Damaged`, an
+error of the file; an OSError is one of the disk, after which the same is tried again. Several streams one
+after the other in a file, as parallel compressors and log rotation write them, are one.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import zlib
+from pathlib import PurePath
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+SKIPPED_BYTES = 1024**2
+PACKED = (".gz", ".bz2", ".zst", ".zstd")
+
+
+class Damaged(Exception):
+    """The rest of the file makes no sense; the text says why."""
+
+
+def is_packed(name: str | PurePath) -> bool:
+    """Whether the suffix says that the file is compressed."""
+    return PurePath(name).suffix in PACKED
+
+
+def without_packing(name: PurePath) -> PurePath:
+    """The name of what is in the file."""
+    return name.with_suffix("") if is_packed(name) else name
+
+
+class Unpacked(io.RawIOBase):
+    """What is in a compressed file."""
+
+    def __init__(self, stream: BinaryIO, suffix: str) -> None:
+        self._inner = _opened(stream, suffix)
+        self._offset = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._inner.read(len(buffer))
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise Damaged(str(error)) from error
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            raise Damaged(str(error)) from error
+        buffer[: len(data)] = data
+        self._offset += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._offset
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        if whence != 0 or offset < self._offset:
+            raise io.UnsupportedOperation("only forwards")
+        while self._offset < offset:
+            skipped = bytearray(min(SKIPPED_BYTES, offset - self._offset))
+            if not self.readinto(skipped):
+                break
+        return self._offset
+
+    def close(self) -> None:
+        if not self.closed:
+            self._inner.close()
+        super().close()
+
+
+def _opened(stream: BinaryIO, suffix: str) -> Any:
+    if suffix == ".gz":
+        return gzip.GzipFile(fileobj=stream, mode="rb")
+    if suffix == ".bz2":
+        return bz2.BZ2File(stream)
+    return pa.CompressedInputStream(pa.PythonFile(stream, "r"), "zstd")
