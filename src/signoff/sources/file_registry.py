@@ -24,7 +24,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -255,19 +255,23 @@ class FileRegistry:
         self.files[file.unit] = file
         self.newest[file.path] = file
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """All or nothing. A full disk is an OSError, so that the intake waits for room."""
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            yield
-            self._db.execute("COMMIT")
-        except BaseException as error:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF in NO_ROOM:
-                raise OSError(errno.ENOSPC, f"no room to note files: {error}") from error
-            raise
+    def _transaction(self) -> AbstractContextManager[None]:
+        return transaction(self._db)
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing. A full disk is an OSError, so that the intake waits for room."""
+    try:
+        db.execute("BEGIN IMMEDIATE")
+        yield
+        db.execute("COMMIT")
+    except BaseException as error:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF in NO_ROOM:
+            raise OSError(errno.ENOSPC, f"no room to note files: {error}") from error
+        raise
 
 
 def _column(path: str) -> str | bytes:

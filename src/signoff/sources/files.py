@@ -18,10 +18,10 @@ import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, model_validator
 from pyroaring import BitMap64
 
 from signoff.durable import make_directory
@@ -31,6 +31,7 @@ from signoff.pipeline.model import SourceConfig
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
 from signoff.sources.events import event_batch
 from signoff.sources.file_content import ContentFile
+from signoff.sources.file_follow import FollowRules, FollowSource
 from signoff.sources.file_formats import open_reader
 from signoff.sources.file_packed import is_packed, without_packing
 from signoff.sources.file_reader import Format, Reader, Shape
@@ -86,8 +87,21 @@ class FilesConfig(SourceConfig):
     """How long a file must be unchanged before it is read; a run with `--once` does not wait."""
     poll_ms: int = Field(default=200, ge=10)
     """How often to look for new files."""
+    follow: bool = False
+    """Follow files that are written to, as `tail -F` does: each line is an event as soon as it is complete,
+    also through rotation by rename or by copying and truncating. For lines (jsonl, text) in kept files."""
+    rotate_wait_ms: int = Field(default=5_000, ge=0)
+    """follow: how long a file that was renamed must be quiet before it is let go, with its last line."""
     file_header: bool = True
     """Whether each event carries the path of its file as header `file`."""
+
+    @model_validator(mode="after")
+    def _follows_lines(self) -> Self:
+        if self.follow and self.format in ("csv", "parquet"):
+            raise ValueError("follow: true reads lines; use format jsonl or text, and parse_csv for CSV")
+        if self.follow and self.takes_files_away():
+            raise ValueError("follow: true keeps files: remove on_acknowledge and on_refuse")
+        return self
 
     def reads(self, base: Path) -> str:
         return pattern_of(base, self.path)
@@ -113,6 +127,11 @@ class FilesConfig(SourceConfig):
         return self.on_acknowledge != "keep" or self.on_refuse != "keep"
 
     def build(self, base: Path) -> Source:
+        if self.follow:
+            rules = FollowRules(
+                self.path, self.max_event_bytes, self.poll_ms, self.rotate_wait_ms, self.file_header
+            )
+            return FollowSource(rules, base)
         return FilesSource(self, base)
 
 

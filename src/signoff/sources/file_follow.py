@@ -1,0 +1,326 @@
+"""Files that are followed, as `tail -F` does: an event per line as it is written, through rotation.
+
+Rename and create: the file stays open and is read to its end under its new name, or is found by its inode
+after a restart; it is let go when nothing was written to it for `rotate_wait_ms`. What has its name now is a
+new file. Copy and truncate: the truncation is noticed by the size, or by other bytes where the last line was,
+and reading begins anew; lines that were written after the last look and before the truncation are in the
+copy only.
+
+What it keeps: every line is handed out once, also across a SIGKILL at any moment (see `file_follow_notes`).
+Files are only read: nothing is told to them, so settling does nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from signoff.durable import make_directory
+from signoff.errors import SourceError
+from signoff.globs import fixed_part, is_glob, pattern_of
+from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
+from signoff.sources.events import Piece, event_batch
+from signoff.sources.file_follow_notes import Followed, FollowNotes, Place
+from signoff.sources.file_packed import is_packed
+from signoff.sources.file_places import Places
+from signoff.sources.file_tail import HEAD_BYTES, Tail
+
+logger = logging.getLogger(__name__)
+
+BATCH_BYTES = 4 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class FollowRules:
+    """What of the source's config matters here."""
+
+    path: str
+    max_event_bytes: int
+    poll_ms: int
+    rotate_wait_ms: int
+    file_header: bool
+
+
+@dataclass(slots=True)
+class _File:
+    """A followed file that is open."""
+
+    known: Followed
+    tail: Tail
+    rotated: bool = False
+    """It has no longer the name under which it was found."""
+    handed: int = 0
+    """The sequence number after its last event."""
+    quiet_from: float = field(default_factory=time.monotonic)
+    """Since then nothing was written to it, as far as was seen."""
+
+
+class FollowSource(Source):
+    """Reads on from (file number, byte offset)."""
+
+    def __init__(self, rules: FollowRules, base: Path) -> None:
+        self._rules, self._base = rules, base
+        self._files: list[_File] = []
+        self._next_sequence = self._durable = 0
+        self._last: Place | None = None
+        """Of the file of the last event, if that place is not durable."""
+        self._hand_over: list[tuple[_File, Piece]] = []
+        """Last lines of files that were truncated."""
+        self._owed = BitMap64()
+        self._look_at = 0.0
+        self._unreadable: dict[str, str] = {}
+        self._packed: set[str] = set()
+
+    def open(self, context: SourceContext, resume: Resume) -> None:
+        self._once = context.once
+        make_directory(context.directory)
+        pattern = pattern_of(self._base, self._rules.path)
+        place = Path(fixed_part(pattern))
+        place = place if is_glob(pattern) else place.parent
+        if not place.exists():
+            raise SourceError(
+                f"{place} does not exist (from `path: {self._rules.path}`); create it or correct `path`"
+            )
+        self._places = Places(pattern, str(self._base / self._rules.path), (), context.state)
+        self._prefix = f"{self._base}{os.sep}"
+        self._next_sequence = self._durable = resume.next_sequence
+        self._owed.add_range(resume.settled_upto, resume.next_sequence)
+        self._notes = FollowNotes(context.directory / "follow.db")
+        for known in self._notes.load(resume):
+            self._find_again(known)
+
+    def receive(self, max_events: int, timeout_s: float) -> pa.RecordBatch | None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if time.monotonic() >= self._look_at:
+                self._look()
+            batch = self._gather(max_events)
+            if batch is not None:
+                return batch
+            if self._once:
+                if self._unreadable:
+                    raise SourceError("; ".join(self._unreadable.values()))
+                raise EndOfSource
+            wait = min(self._look_at, deadline) - time.monotonic()
+            if wait > 0:
+                time.sleep(wait)
+            if time.monotonic() >= deadline:
+                return None
+
+    def logged(self, first_sequence: int, count: int) -> None:
+        self._durable = first_sequence + count
+        self._owed.add_range(first_sequence, self._durable)
+        self._notes.logged(self._durable)
+
+    def settle(self, settlement: Settlement) -> None:
+        """A file that is followed is only read: there is nobody to be told."""
+        self._owed -= settlement.acknowledged | BitMap64([*settlement.refused, *settlement.expired])
+
+    def drained(self) -> bool:
+        return not self._owed
+
+    def trouble(self) -> str:
+        return next(iter(self._unreadable.values()), "")
+
+    def close(self) -> None:
+        for file in self._files:
+            file.tail.close()
+        self._files = []
+        if hasattr(self, "_notes"):
+            self._notes.close()
+
+    # Reading
+
+    def _gather(self, max_events: int) -> pa.RecordBatch | None:
+        """Lines of as many files as it takes to fill a batch; of rotated files first."""
+        pieces, self._hand_over = self._hand_over, []
+        count = size = 0
+        self._files.sort(key=lambda file: not file.rotated)  # stable
+        for file in list(self._files):
+            while count < max_events and size < BATCH_BYTES:
+                piece = self._read(file, max_events - count)
+                if piece is None:
+                    break
+                pieces.append((file, piece))
+                count, size = count + len(piece), size + piece.payload.nbytes
+        if not pieces:
+            return None
+        busy = pieces[-1][0]
+        self._files.sort(key=lambda file: file is busy)  # the next batch begins with another file
+        return self._hand_out(pieces)
+
+    def _read(self, file: _File, max_events: int) -> Piece | None:
+        try:
+            piece = file.tail.read(max_events)
+            if piece is not None:
+                file.quiet_from = time.monotonic()
+            if piece is None and file.rotated and not file.tail.ended and self._is_over(file):
+                piece = file.tail.finish()
+        except OSError as error:
+            raise SourceError(
+                f"cannot read {self._shown(file)}: {error.strerror or error}; it goes on from here"
+            ) from error
+        return piece
+
+    def _is_over(self, file: _File) -> bool:
+        """Whether nobody writes to a rotated file any more."""
+        return self._once or time.monotonic() - file.quiet_from >= self._rules.rotate_wait_ms / 1000
+
+    def _hand_out(self, pieces: list[tuple[_File, Piece]]) -> pa.RecordBatch:
+        """Note the places first, durably those that the log's last event will not tell."""
+        places: dict[int, Place] = {} if self._last is None else {self._last.unit: self._last}
+        batches = []
+        for file, piece in pieces:
+            self._next_sequence += len(piece)
+            file.handed = self._next_sequence
+            position = int(piece.positions[-1])
+            last = Place(file.known.unit, self._next_sequence, position, file.tail.tail())
+            places.pop(last.unit, None)  # it comes last now
+            places[last.unit] = last
+            headers = {"file": self._shown(file)} if self._rules.file_header else None
+            unit = np.full(len(piece), file.known.unit, np.int64)
+            batches.append(event_batch(piece, unit=unit, headers=headers))
+        self._notes.note(places.values(), durably=len(places) > 1)
+        self._last = list(places.values())[-1]
+        return pa.concat_batches(batches) if len(batches) > 1 else batches[0]
+
+    # Looking
+
+    def _look(self) -> None:
+        """Which files are there, under which names, and whether they are still what they were."""
+        self._look_at = time.monotonic() + self._rules.poll_ms / 1000
+        self._unreadable = {}
+        there: dict[int, tuple[int, str]] = {}
+        for path in self._places.find():
+            with suppress(OSError):
+                status = os.stat(path)  # noqa: PTH116
+                if stat.S_ISREG(status.st_mode) and not self._is_skipped(path):
+                    there.setdefault(status.st_ino, (status.st_mtime_ns, path))
+        for file in list(self._files):
+            self._follow_one(file, there.pop(file.tail.inode, (0, None))[1])
+        for _, path in sorted(there.values()):
+            self._begin(path)
+
+    def _follow_one(self, file: _File, path: str | None) -> None:
+        """`path` is where it is found now."""
+        known = file.known
+        if file.tail.truncated():
+            self._restart(file, path)
+            return
+        rotated = path is None or path.removeprefix(self._prefix) != known.path
+        if rotated and not file.rotated:
+            file.quiet_from = time.monotonic()
+        file.rotated = rotated
+        if file.tail.ended and file.tail.unread():
+            file.tail.go_on()
+        if path is None:
+            if file.tail.ended and file.handed <= self._durable and self._is_over(file):
+                self._let_go(file)
+        elif known.head_bytes < HEAD_BYTES:
+            head, size = file.tail.head()
+            if size > known.head_bytes:
+                known.head, known.head_bytes = head, size
+                self._notes.change(known)
+
+    def _restart(self, file: _File, path: str | None) -> None:
+        """The file was truncated: what it holds now is new."""
+        logger.warning(
+            "%s was truncated after %d bytes of it were read; reading begins anew. Lines that were written "
+            "after the last look and before the truncation were not seen",
+            self._shown(file), file.tail.position,
+        )  # fmt: skip
+        rest = file.tail.finish()
+        file.tail.close()
+        self._files.remove(file)
+        if rest is not None:
+            self._hand_over.append((file, rest))
+        self._notes.forget(file.known.unit)
+        if path is not None:
+            self._begin(path)
+
+    def _begin(self, path: str) -> None:
+        """A file that was not there before."""
+        try:
+            tail = Tail(Path(path), 0, self._rules.max_event_bytes)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._pass_over(path, error)
+            return
+        head, size = tail.head()
+        name = path.removeprefix(self._prefix)
+        tail.unit = self._notes.add(name, tail.inode, head, size)
+        self._files.append(_File(Followed(tail.unit, name, tail.inode, head, size), tail))
+
+    def _pass_over(self, path: str, error: OSError) -> None:
+        name = path.removeprefix(self._prefix)
+        reason = f"cannot read {name}: {error.strerror}; make it readable, and it goes on"
+        logger.warning("%s", reason)
+        self._unreadable[path] = reason
+
+    def _let_go(self, file: _File) -> None:
+        file.tail.close()
+        self._files.remove(file)
+        self._notes.forget(file.known.unit)
+
+    def _is_skipped(self, path: str) -> bool:
+        """A compressed file is one that was followed before it was compressed."""
+        if not is_packed(path):
+            return False
+        if path not in self._packed:
+            self._packed.add(path)
+            logger.warning("%s is compressed and not followed", path.removeprefix(self._prefix))
+        return True
+
+    # After a restart
+
+    def _find_again(self, known: Followed) -> None:
+        """Go on with a file from before: under its name, or the one it was rotated to."""
+        for path in self._may_be(known):
+            try:
+                tail = Tail(path, known.unit, self._rules.max_event_bytes, known.position)
+            except OSError:
+                continue
+            if self._is_same(known, tail):
+                known.inode = tail.inode
+                self._files.append(_File(known, tail, handed=self._next_sequence))
+                if self._notes.copied:
+                    self._notes.change(known)
+                return
+            tail.close()
+        logger.warning(
+            "%s is gone, or holds something else: if lines were written to it after the %d bytes that were "
+            "read, they were not seen", known.path, known.position,
+        )  # fmt: skip
+        self._notes.forget(known.unit)
+
+    def _may_be(self, known: Followed) -> Iterator[Path]:
+        path = self._base / known.path
+        if self._notes.copied:
+            yield path
+            return
+        with suppress(OSError), os.scandir(path.parent) as entries:
+            found = [entry for entry in entries if entry.inode() == known.inode]
+            for entry in sorted(found, key=lambda entry: entry.name != path.name):
+                yield Path(entry.path)
+        with suppress(OSError):
+            if path.is_symlink() and path.stat().st_ino == known.inode:
+                yield path
+
+    def _is_same(self, known: Followed, tail: Tail) -> bool:
+        if tail.size() < known.position or tail.head(known.head_bytes) != (known.head, known.head_bytes):
+            return False
+        return known.tail is None or tail.tail() == known.tail
+
+    def _shown(self, file: _File) -> str:
+        return os.fsencode(file.known.path).decode("utf-8", "replace").removeprefix("./")

@@ -1,0 +1,111 @@
+"""One file that is being followed: its lines as they are written, and whether it is still the same file.
+
+What it keeps: a line is handed out when its newline is there, or when the file has ended. The position is
+where the line after the last one that was handed out begins. A file that became shorter, or whose bytes
+before the position are others than those that were read, was truncated; everything is asked of the open
+descriptor, so a file keeps being read under whatever name it has by now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+from signoff.sources.events import Piece
+from signoff.sources.file_reader import BYTE_ORDER_MARK
+from signoff.sources.lines import LineSplitter
+
+CHUNK_BYTES = 1024**2
+HEAD_BYTES = 1024
+"""How much of its beginning tells a file from another one with the same inode."""
+TAIL_BYTES = 256
+"""How much before the position tells whether a file was rewritten."""
+
+
+class Tail:
+    """Reads on from a position."""
+
+    def __init__(self, path: Path, unit: int, max_line_bytes: int, position: int = 0) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self._descriptor)
+            raise FileNotFoundError(f"{path} is no regular file")
+        self.unit, self.inode = unit, status.st_ino
+        self.position = self._offset = position
+        self._max_line_bytes = max_line_bytes
+        self._lines = LineSplitter(max_line_bytes, position)
+        self._seen: tuple[int, int] = (-1, -1)
+        self._truncated = False
+        self._tail = self._before(position)
+        self.ended = False
+        """Its last line was handed out, with or without a newline."""
+
+    def read(self, max_lines: int) -> Piece | None:
+        """The next whole lines; None if there are none at the moment."""
+        lines = self._lines.take(max_lines)
+        while lines is None or not len(lines):
+            data = os.pread(self._descriptor, CHUNK_BYTES, self._offset)
+            if not data or self.truncated():  # after it was read: else it may be of what comes next
+                return None
+            if self._offset == 0 and data.startswith(BYTE_ORDER_MARK):
+                # An empty line of the same length, so that positions are those of the file.
+                data = b"\n" * len(BYTE_ORDER_MARK) + data[len(BYTE_ORDER_MARK) :]
+            self._offset += len(data)
+            self._lines.feed(data)
+            lines = self._lines.take(max_lines)
+        return self._given(lines)
+
+    def finish(self) -> Piece | None:
+        """The file has ended: what is left without a newline is its last line."""
+        if self.ended:
+            return None
+        self.ended = True
+        self._lines.finish()
+        lines = self._lines.take(1)
+        return self._given(lines) if lines is not None and len(lines) else None
+
+    def truncated(self) -> bool:
+        """Whether what was read is no longer there. Cheap while the file does not change."""
+        status = os.fstat(self._descriptor)
+        if self._seen != (status.st_size, status.st_mtime_ns):
+            self._seen = status.st_size, status.st_mtime_ns
+            if status.st_size < self._offset or self._before(self.position) != self._tail:
+                self._truncated = True
+        return self._truncated
+
+    def go_on(self) -> None:
+        """Somebody writes to it after its end."""
+        self.ended, self._offset = False, self.position
+        self._lines = LineSplitter(self._max_line_bytes, self.position)
+
+    def unread(self) -> bool:
+        return os.fstat(self._descriptor).st_size > self._offset
+
+    def head(self, size: int = HEAD_BYTES) -> tuple[str, int]:
+        """Digest of the first bytes, and of how many."""
+        data = os.pread(self._descriptor, size, 0)
+        return hashlib.sha256(data).hexdigest(), len(data)
+
+    def tail(self) -> str:
+        """Digest of the last bytes before the position."""
+        return hashlib.sha256(self._tail).hexdigest()
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _given(self, lines: Piece) -> Piece:
+        self.position = int(lines.positions[-1])
+        self._tail = self._before(self.position)
+        return lines
+
+    def _before(self, position: int) -> bytes:
+        begin = max(0, position - TAIL_BYTES)
+        return os.pread(self._descriptor, position - begin, begin)

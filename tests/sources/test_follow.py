@@ -1,0 +1,249 @@
+"""Following files through rotation: every line once, whatever happens to the file or to the process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+
+from signoff.sources.contract import Resume, Source
+from signoff.sources.files import FilesConfig
+from tests.sources.offers import acknowledged, context, drain, errors, log, payloads, receive, resume_after
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "logs").mkdir()
+    return tmp_path / "logs" / "app.log"
+
+
+def opened(base: Path, resume: Resume | None = None, *, once: bool = False, **fields: object) -> Source:
+    settings = {"path": "logs/app.log", "follow": True, "poll_ms": 10, "rotate_wait_ms": 0, **fields}
+    source = FilesConfig.model_validate(settings).build(base)
+    source.open(context(base, once=once), resume or Resume(0))
+    return source
+
+
+def write(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def take(source: Source) -> list[bytes]:
+    return payloads(drain(source, patience=3))
+
+
+def test_lines_are_events_as_soon_as_they_are_complete(tmp_path: Path, path: Path) -> None:
+    source = opened(tmp_path)
+    assert take(source) == [], "the file may come later"
+    write(path, "one\ntwo\nthr")
+    assert take(source) == [b"one", b"two"]
+    assert take(source) == []
+    write(path, "ee\n\r\nfour\r\n")
+    assert take(source) == [b"three", b"four"]
+    source.close()
+
+
+def test_a_renamed_file_is_read_to_its_end_before_it_is_let_go(tmp_path: Path, path: Path) -> None:
+    source = opened(tmp_path, rotate_wait_ms=60_000)
+    write(path, "one\n")
+    assert take(source) == [b"one"]
+    write(path, "two\nthr")
+    path.rename(path.with_suffix(".1"))
+    write(path, "new\n")
+    assert sorted(take(source)) == [b"new", b"two"]
+    write(path.with_suffix(".1"), "ee\nlast")  # whoever writes has not opened the new one yet
+    assert take(source) == [b"three"]
+    assert len(source._files) == 2  # type: ignore[attr-defined]
+    source.close()
+
+
+def test_the_last_line_of_a_rotated_file_needs_no_newline(tmp_path: Path, path: Path) -> None:
+    source = opened(tmp_path)
+    write(path, "one\nlast")
+    batches = receive(source, 1)
+    path.rename(path.with_suffix(".1"))
+    write(path, "new\nnot whole")
+    batches += receive(source, 2)
+    assert payloads(batches) == [b"one", b"last", b"new"]
+    log(source, batches)
+    assert take(source) == []
+    assert [file.known.path for file in source._files] == ["logs/app.log"]  # type: ignore[attr-defined]
+    source.close()
+
+
+@pytest.mark.parametrize("grown", [False, True])
+def test_copy_and_truncate_is_noticed_and_said(
+    tmp_path: Path, path: Path, caplog: pytest.LogCaptureFixture, grown: bool
+) -> None:
+    source = opened(tmp_path)
+    write(path, "one\ntwo\n")
+    assert take(source) == [b"one", b"two"]
+    shutil.copy(path, path.with_suffix(".1"))
+    os.truncate(path, 0)
+    with caplog.at_level(logging.WARNING):
+        write(path, "three\nfour\nfive\n" if grown else "3\n")
+        assert take(source) == ([b"three", b"four", b"five"] if grown else [b"3"])
+    assert "was truncated after 8 bytes" in caplog.text
+    write(path, "six\n")
+    assert take(source) == [b"six"]
+    source.close()
+
+
+def test_a_line_that_was_begun_when_the_file_was_truncated_is_an_event(tmp_path: Path, path: Path) -> None:
+    source = opened(tmp_path)
+    write(path, "one\nbegun")
+    assert take(source) == [b"one"]
+    os.truncate(path, 0)
+    assert take(source) == [b"begun"]
+    source.close()
+
+
+@pytest.mark.parametrize("downtime", ["rename", "twice", "truncate", "nothing", "replaced"])
+def test_reading_goes_on_after_a_restart(tmp_path: Path, path: Path, downtime: str) -> None:
+    write(path, "one\ntwo\n")
+    source = opened(tmp_path)
+    batches = receive(source, 2)
+    log(source, batches)
+    source.close()
+    write(path, "three\n")
+    expected = [b"three"]
+    if downtime in ("rename", "twice"):
+        path.rename(path.with_name("app.log-2024"))
+        write(path, "new\n")
+        expected = [b"three", b"new"]
+    if downtime == "twice":
+        path.rename(path.with_suffix(".1"))
+        path.write_text("newest\n")
+        expected = [b"three", b"newest"]  # what came and went is nowhere where it is looked for
+    if downtime in ("truncate", "replaced"):
+        if downtime == "replaced":
+            path.unlink()
+        path.write_text("other\nlines\n")
+        expected = [b"other", b"lines"]
+    source = opened(tmp_path, resume_after(batches))
+    assert take(source) == expected
+    source.close()
+
+
+@pytest.mark.case(24)
+@pytest.mark.parametrize("seed", range(4))
+def test_every_line_comes_once_through_kills_and_rotation_by_rename(
+    tmp_path: Path, path: Path, seed: int
+) -> None:
+    """At each kill the log holds some of what was handed out, and the source goes on after that."""
+    dice = random.Random(seed)
+    written: list[str] = []
+    logged: list[pa.RecordBatch] = []
+    names = ["a.log", "b.log", "c.log"]
+    source = opened(tmp_path, path="logs/*.log")
+    for _ in range(60):
+        for _ in range(dice.randrange(4)):
+            line = f"{len(written)}-{'x' * dice.randrange(30)}"
+            written.append(line)
+            write(path.with_name(dice.choice(names)), line + "\n")
+        what = dice.random()
+        if what < 0.15:
+            name = path.with_name(dice.choice(names))
+            if name.exists():
+                source._look()  # type: ignore[attr-defined]  # a file that came and went was never there
+                name.rename(name.with_suffix(f".{len(written)}-{dice.random()}"))
+        elif what < 0.4:
+            batches = drain(source, patience=2)
+            kept = batches[: dice.randrange(len(batches) + 1)]
+            if dice.random() < 0.5:
+                log(source, kept, sum(map(len, logged)))
+            elif kept:
+                kept[-1] = kept[-1].slice(0, dice.randrange(1, len(kept[-1]) + 1))
+            logged += kept
+            source.close()  # nothing is written on closing: as good as a kill
+            source = opened(tmp_path, resume_after(logged) if logged else None, path="logs/*.log")
+        elif what < 0.8:
+            batch = source.receive(dice.randrange(1, 6), 0.02)
+            if batch is not None:
+                source.logged(sum(map(len, logged)), len(batch))
+                logged.append(batch)
+    batches = drain(source, patience=4)
+    source.close()
+    found = payloads([*logged, *batches])
+    assert sorted(found) == sorted(line.encode() for line in written)
+
+
+def test_a_rotated_file_that_the_glob_finds_as_well_is_read_once(tmp_path: Path, path: Path) -> None:
+    source = opened(tmp_path, path="logs/app*")
+    write(path, "one\n")
+    assert take(source) == [b"one"]
+    path.rename(path.with_name("app.log.1"))
+    write(path, "two\n")
+    assert take(source) == [b"two"]
+    write(path.with_name("app.log.1"), "late\n")
+    assert take(source) == [b"late"]
+    path.with_name("app.log.1").rename(path.with_name("app.log.2"))
+    path.with_name("app.log.3.gz").write_bytes(b"no text")
+    assert take(source) == []
+    source.close()
+
+
+def test_a_copied_project_goes_on_where_it_stood(tmp_path: Path, path: Path) -> None:
+    write(path, "one\n")
+    source = opened(tmp_path)
+    batches = receive(source, 1)
+    log(source, batches)
+    source.close()
+    copy = tmp_path.with_name(tmp_path.name + "-copy")
+    shutil.copytree(tmp_path, copy)
+    write(copy / "logs" / "app.log", "two\n")
+    source = opened(copy, resume_after(batches))
+    assert take(source) == [b"two"]
+    source.close()
+
+
+def test_a_run_that_takes_what_is_there_leaves_the_line_that_is_not_whole(tmp_path: Path, path: Path) -> None:
+    write(path, "one\ntw")
+    source = opened(tmp_path, once=True)
+    batches = drain(source)
+    assert payloads(batches) == [b"one"]
+    log(source, batches)
+    source.close()
+    write(path, "o\n")
+    source = opened(tmp_path, resume_after(batches), once=True)
+    assert take(source) == [b"two"]
+    source.close()
+
+
+def test_a_line_that_is_too_long_is_one_event_with_an_error(tmp_path: Path, path: Path) -> None:
+    source = opened(tmp_path, max_event_bytes=1024)
+    write(path, "x" * 3_000_000)
+    assert take(source) == []
+    write(path, "x\nnext\n")
+    batches = receive(source, 2)
+    assert payloads(batches)[1] == b"next"
+    assert "3000001 bytes" in str(errors(batches)[0])
+    source.close()
+
+
+def test_a_followed_file_is_drained_when_its_lines_are_settled(tmp_path: Path, path: Path) -> None:
+    write(path, "one\ntwo\n")
+    source = opened(tmp_path, once=True)
+    batches = drain(source)
+    log(source, batches)
+    source.settle(acknowledged(1))
+    assert not source.drained()
+    source.close()
+    source = opened(tmp_path, resume_after(batches), once=True)
+    assert not source.drained()
+    source.settle(acknowledged(0, 1))
+    assert source.drained()
+    source.close()
+
+
+@pytest.mark.parametrize("fields", [{"format": "csv"}, {"on_acknowledge": "delete"}, {"on_refuse": "move"}])
+def test_what_cannot_be_followed_is_refused(fields: dict[str, str]) -> None:
+    with pytest.raises(ValidationError, match="follow"):
+        FilesConfig.model_validate({"path": "in/*", "follow": True, **fields})
