@@ -48,7 +48,7 @@ _PAUSES_S = {
     DISK: (1.0, 8.0),
 }
 _STEPS_S = (-3600.0, -90.0, -2.0, 2.0, 90.0, 3600.0)
-_APPEARS_S = 90.0
+_APPEARS_S = 300.0
 _REPAIRED_S = 180.0
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv as writing
 import gzip
 import io
+import json
 import random
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,9 +17,12 @@ import pyarrow.parquet as pq
 from signoff.sources.file_content import ContentFile
 from signoff.sources.file_formats import open_reader
 from signoff.sources.file_reader import Format, Shape
+from signoff.sources.lines import LineSplitter
 from tests.fuzz.targets import mutated, target
 
 FOLDER = Path(tempfile.mkdtemp(prefix="signoff-fuzz-"))
+LIMIT = 200
+"""Bytes of the largest event."""
 LINES = b'{"a":1,"b":"x"}\n{"a":2,"b":"y\xc3\xa9"}\r\n\n{"a":3}\n' * 3
 CSV = b'id,note\n1,a\n2,"two\nlines"\n3,"a ""quote"""\n\n4,\xc3\xa9\n5,b\r\n' * 2
 
@@ -43,7 +49,7 @@ def events(
     path = FOLDER / name
     path.write_bytes(data)
     content = ContentFile(path)
-    reader = open_reader(content, Shape(form, **{"max_event_bytes": 200, **more}), position)  # type: ignore[arg-type]
+    reader = open_reader(content, Shape(form, **{"max_event_bytes": LIMIT, **more}), position)  # type: ignore[arg-type]
     found: list[tuple[int, bytes]] = []
     try:
         for _ in range(10 * len(data) + 100):
@@ -80,6 +86,39 @@ def lines(generator: random.Random) -> None:
     must_resume("a.jsonl", mutated(generator, LINES), "jsonl", generator)
 
 
+@target("stdin", weight=60)
+def chunks(generator: random.Random) -> None:
+    """Lines in chunks as a pipe gives them: each is one event, whole or with an error."""
+    data = mutated(generator, LINES)
+    if generator.random() < 0.3:
+        data += b"x" * generator.choice((LIMIT - 1, LIMIT, LIMIT + 1, 3 * LIMIT))
+        data += generator.choice((b"", b"\n", b"\r\n", b"\r", b"\r\r\n"))
+        data += generator.choice((b"", b"y"))
+    splitter = LineSplitter(LIMIT)
+    found: list[tuple[bytes, bool]] = []
+    place = 0
+    while place < len(data):
+        size = generator.choice((1, 3, 50, 1000))
+        splitter.feed(data[place : place + size])
+        place += size
+        found += _taken(splitter, generator)
+    splitter.finish()
+    found += _taken(splitter, generator)
+    lines = [line.removesuffix(b"\r") for line in data.split(b"\n")]
+    wanted = [line for line in lines if line]
+    assert len(found) == len(wanted), (found, wanted)
+    for (payload, failed), line in zip(found, wanted, strict=True):
+        assert failed == (len(line) > LIMIT), (payload, line)
+        assert line.startswith(payload) if failed else payload == line, (payload, line)
+
+
+def _taken(splitter: LineSplitter, generator: random.Random) -> list[tuple[bytes, bool]]:
+    found = []
+    while (piece := splitter.take(generator.choice((1, 2, 100)))) is not None:
+        found += [(payload, row in piece.errors) for row, payload in enumerate(piece.payload.to_pylist())]
+    return found
+
+
 @target("gzip", weight=15)
 def packed(generator: random.Random) -> None:
     data = gzip.compress(mutated(generator, LINES), mtime=0)
@@ -92,6 +131,56 @@ def packed(generator: random.Random) -> None:
 def csv(generator: random.Random) -> None:
     data = mutated(generator, CSV)
     must_resume("a.csv", data, "csv", generator, header=generator.random() < 0.7)
+
+
+@target("csv-rows", weight=15)
+def csv_rows(generator: random.Random) -> None:
+    """What a writer of CSV has written comes out as it was."""
+    signs = generator.choice(('ab"', "a,b\n", 'é";\r\n', " \t'", '😀\\,"'))
+    rows = [
+        ["".join(generator.choices(signs, k=generator.randint(0, 6))) or "x" for _ in range(3)]
+        for _ in range(generator.randint(1, 8))
+    ]
+    out = io.StringIO(newline="")
+    quoting = generator.choice((writing.QUOTE_MINIMAL, writing.QUOTE_ALL))
+    if "\r" in signs:  # Python's writer would leave it without quotes, and it ends a row
+        quoting = writing.QUOTE_ALL
+    end = generator.choice(("\n", "\r\n"))
+    writing.writer(out, quoting=quoting, lineterminator=end).writerows([["p", "q", "r"], *rows])
+    found = events("b.csv", out.getvalue().encode(), "csv")
+    wanted = [dict(zip("pqr", row, strict=True)) for row in rows]
+    assert [json.loads(payload) for _, payload in found] == wanted, out.getvalue()
+
+
+@target("parquet-rows", weight=10)
+def parquet_rows(generator: random.Random) -> None:
+    """Each row of a table is one event, whatever its values."""
+    kinds = (
+        pa.int64(), pa.float64(), pa.string(), pa.binary(), pa.timestamp("ns"), pa.timestamp("us", "UTC"),
+        pa.date32(),
+        pa.decimal128(38, 3), pa.bool_(), pa.time64("ns"), pa.duration("us"), pa.list_(pa.int32()),
+    )  # fmt: skip
+    number = generator.randint(1, 9)
+    columns = {f"c{place}": _column(generator, generator.choice(kinds), number) for place in range(3)}
+    out = io.BytesIO()
+    pq.write_table(pa.table(columns), out, row_group_size=generator.choice((1, 4, 100)))
+    found = events("b.parquet", out.getvalue(), "parquet", max_event_bytes=100_000)
+    assert len(found) == number, (columns, found)
+
+
+def _column(generator: random.Random, kind: pa.DataType, number: int) -> pa.Array:
+    width = {64: 8, 32: 4, 128: 16}.get(
+        getattr(kind, "bit_width", 0) if pa.types.is_primitive(kind) or pa.types.is_decimal(kind) else 0
+    )
+    if pa.types.is_boolean(kind) or width is None:
+        values: list[Any] = [None, *([[1, None]] if pa.types.is_list(kind) else [True])]
+        if pa.types.is_string(kind) or pa.types.is_binary(kind):
+            values = [None, b"", b"x", b"\xff" if pa.types.is_binary(kind) else "é".encode()]
+            return pa.array([generator.choice(values) for _ in range(number)], pa.binary()).cast(kind)
+        return pa.array([generator.choice(values) for _ in range(number)], kind)
+    edges = (bytes(width), b"\xff" * width, b"\xff" * (width - 1) + b"\x7f", b"\x00" * (width - 1) + b"\x80")
+    cells = [generator.choice((*edges, generator.randbytes(width))) for _ in range(number)]
+    return pa.Array.from_buffers(kind, number, [None, pa.py_buffer(b"".join(cells))])
 
 
 @target("parquet", weight=10)
