@@ -83,6 +83,16 @@ def require_sendable(headers: Mapping[str, SecretStr], token: SecretStr | None) 
             raise ValueError(f"the value of {name!r} has a line end or another control character in it")
 
 
+def host_and_port(url: str) -> tuple[str, int] | None:
+    """Where a request to this address goes; None if it is none."""
+    try:
+        parsed = httpx.URL(url)
+    except (httpx.InvalidURL, ValueError):
+        return None
+    port = parsed.port or {"http": 80, "https": 443}.get(parsed.scheme)
+    return (parsed.host, port) if parsed.host and port else None
+
+
 def client(headers: Mapping[str, str], *, verify_tls: bool, connections: int) -> httpx.Client:
     """A client for `ask`."""
     asked = {"Accept-Encoding": "gzip", **headers}

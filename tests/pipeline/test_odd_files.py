@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -122,3 +124,77 @@ def test_a_number_that_yaml_cannot_hold_is_a_problem_of_its_line(tmp_path: Path,
     path.write_text(text)
     (problem,) = problems(path)
     assert "too large" in problem.message and problem.line == (1 if "%" in text else 2)
+
+
+def test_a_secret_is_not_waited_for_in_a_named_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    path = tmp_path / "p.yaml"
+    path.write_text(GOOD.replace("./in", "'${file:pipe}'"))
+    (problem,) = problems(path)
+    assert (problem.line, problem.code) == (3, "secret-not-set")
+    assert "${file:pipe} cannot be read: it is a named pipe" in str(problem)
+
+
+@pytest.mark.parametrize(("name", "says"), [("/dev/zero", "a device"), ("..", "a directory")])
+def test_a_secret_is_a_file(tmp_path: Path, name: str, says: str) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(GOOD.replace("./in", f"'${{file:{name}}}'"))
+    assert f"it is {says}" in str(problems(path)[0])
+
+
+def test_a_secret_may_come_from_a_command_of_the_shell(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    reader, writer = os.pipe()
+    with os.fdopen(reader), os.fdopen(writer, "w") as command:
+        later = threading.Timer(0.2, lambda: (command.write("./from-a-pipe\n"), command.close()))
+        later.start()
+        path.write_text(GOOD.replace("./in", f"'${{file:/dev/fd/{reader}}}'"))
+        assert load(path, default()).nodes["s"].config.path == "./from-a-pipe"  # type: ignore[attr-defined]
+        later.join()
+
+
+def test_a_path_from_a_secret_file_is_checked_like_one_that_is_written_down(tmp_path: Path) -> None:
+    (tmp_path / "where").write_bytes(b"out\0side")
+    path = tmp_path / "p.yaml"
+    path.write_text(GOOD.replace("type: console", "type: files, path: '${file:where}'"))
+    (problem,) = problems(path)
+    assert (problem.line, problem.file) == (5, str(path)) and "U+0000" in str(problem)
+
+
+@pytest.mark.parametrize("written", ["loop", "loop/further", "x" * 5000, "x" * 300, "new/" + "x" * 300])
+@pytest.mark.parametrize(
+    ("line", "node"),
+    [
+        (3, "  s: {type: files, path: WRITTEN}"),
+        (3, "  s: {type: files, path: ./in, on_acknowledge: move, move_to: WRITTEN}"),
+        (5, "  k: {type: files, path: WRITTEN, input: s}"),
+        (5, "  k: {type: sqlite, path: WRITTEN, table: t, input: s}"),
+        (5, "  k: {type: pipeline, path: WRITTEN, input: s}"),
+        (6, "state: WRITTEN"),
+    ],
+)
+def test_a_path_that_no_disk_can_hold_has_its_line(
+    tmp_path: Path, line: int, node: str, written: str
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    lines = [*GOOD.splitlines(), ""]
+    lines[line - 1] = node.replace("WRITTEN", written)
+    path = tmp_path / "p.yaml"
+    path.write_text("\n".join(lines))
+    (problem,) = problems(path)
+    assert (problem.code, problem.line, problem.file) == ("bad-path", line, str(path))
+
+
+def test_a_long_chain_of_steps_is_checked_at_once(tmp_path: Path) -> None:
+    steps = "".join(
+        f"  t{n}: {{type: filter, input: {f't{n + 1}' if n < 1999 else 's'}, where: 'true'}}\n"
+        for n in range(2000)
+    )
+    path = tmp_path / "p.yaml"
+    text = GOOD.replace("sinks:", f"transforms:\n{steps}sinks:").replace("input: s}\n", "input: t0}\n")
+    path.write_text(text)
+    began = time.process_time()
+    assert len(load(path, default()).nodes) == 2002
+    path.write_text(text.replace("input: s,", "input: t0,"))  # a circle of all of them, and nobody reads s
+    assert {problem.code for problem in problems(path)} == {"cycle", "unreachable"}
+    assert time.process_time() - began < 30

@@ -7,12 +7,14 @@ reads "parsd" does not also make "parsed" unreachable.
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from signoff.errors import PipelineError, Problem
+from signoff.pipeline import addresses
 from signoff.pipeline.draft import Draft, DraftNode
 from signoff.pipeline.graph import Graph, Node, Port
 from signoff.pipeline.model import (
@@ -26,6 +28,7 @@ from signoff.pipeline.model import (
     SourceConfig,
     TransformConfig,
 )
+from signoff.pipeline.paths import unusable, unusable_paths_of
 from signoff.pipeline.places import problems_of
 from signoff.pipeline.problems import did_you_mean, suggestion
 from signoff.pipeline.secrets import Expansion
@@ -44,6 +47,7 @@ def check(draft: Draft, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
         checker.configure(node)
     checker.wire()
     checker.reached()
+    checker.paths(settings)
     checker.targets()
     checker.buffers()
     checker.expiry(settings)
@@ -55,6 +59,7 @@ def check(draft: Draft, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
     checker.shared_disk(graph)
     checker.one_machine(graph)
     checker.problems += problems_of(checker.nodes, checker.configs, draft.base, graph.state)
+    checker.problems += addresses.problems_of(checker.nodes, checker.configs)
     checker.holding(graph)
     if checker.problems:
         raise PipelineError(_in_order(checker.problems, draft.file))
@@ -247,8 +252,9 @@ class _Checker:
     def _cycles(self) -> None:
         """Report each circle once, at its first node in the file."""
         reported: set[str] = set()
-        for name in self.inputs:
-            circle = self._circle(name)
+        feeds = self._feeds()
+        for name in self._not_in_order(feeds):
+            circle = None if name in reported else self._circle(name, feeds)
             if circle and not reported & set(circle):
                 reported.update(circle)
                 node = self.nodes[name]
@@ -257,22 +263,41 @@ class _Checker:
                 hint = "rows go from sources to sinks only"
                 self.problems.append(node.problem("cycle", message, at="input", hint=hint))
 
-    def _circle(self, start: str) -> list[str] | None:
-        """The nodes of a way from `start` along its readers back to itself."""
+    def _feeds(self) -> dict[str, list[str]]:
+        """Who reads each node."""
         feeds: dict[str, list[str]] = {}
         for name, ports in self.inputs.items():
             for port in ports:
                 feeds.setdefault(port.node, []).append(name)
-        ways = [[start]]
-        seen = {start}
-        while ways:
-            way = ways.pop()
-            for reader in feeds.get(way[-1], []):
+        return feeds
+
+    def _not_in_order(self, feeds: Mapping[str, list[str]]) -> list[str]:
+        """The nodes that cannot be put behind all they read: those in circles, and those behind one."""
+        waits = {name: len(ports) for name, ports in self.inputs.items()}
+        free = [name for name in feeds.keys() | waits.keys() if not waits.get(name)]
+        while free:
+            for reader in feeds.get(free.pop(), []):
+                waits[reader] -= 1
+                if not waits[reader]:
+                    free.append(reader)
+        return [name for name, count in waits.items() if count]
+
+    @staticmethod
+    def _circle(start: str, feeds: Mapping[str, list[str]]) -> list[str] | None:
+        """The nodes of a way from `start` along its readers back to itself."""
+        came_from = {start: ""}
+        left = [start]
+        while left:
+            name = left.pop()
+            for reader in feeds.get(name, []):
                 if reader == start:
-                    return way
-                if reader not in seen:
-                    seen.add(reader)
-                    ways.append([*way, reader])
+                    way = [name]
+                    while came_from[way[-1]]:
+                        way.append(came_from[way[-1]])
+                    return way[::-1]
+                if reader not in came_from:
+                    came_from[reader] = name
+                    left.append(reader)
         return None
 
     def reached(self) -> None:
@@ -293,6 +318,19 @@ class _Checker:
                     self.warnings.append(
                         node.problem("unused-output", message, at=_place_of_output(node, output), hint=hint)
                     )
+
+    def paths(self, settings: Settings | None) -> None:
+        """Paths that no disk can hold are said here, and not looked at again."""
+        for name, config in list(self.configs.items()):
+            if why := unusable_paths_of(config, self.draft.base):
+                node = self.nodes[name]
+                message = f"{node.label} has a path that cannot be used: {why}"
+                self.problems.append(node.problem("bad-path", message, at="path", hint="correct it"))
+                del self.configs[name]
+        if settings is not None and (why := unusable([self.draft.base / settings.state])):
+            line = self.draft.settings_lines.get("state", 0)
+            message = f"the state directory cannot be used: {why}"
+            self.problems.append(Problem("bad-path", message, "correct it", self.draft.file, line))
 
     def targets(self) -> None:
         taken: dict[str, DraftNode] = {}
@@ -515,16 +553,24 @@ class _Checker:
 
     def ordered(self) -> dict[str, Node]:
         """The nodes, each after those it reads, else in the order of the file."""
+        places = {name: place for place, name in enumerate(self.nodes)}
+        waits = {name: len({port.node for port in self.inputs.get(name, [])}) for name in self.nodes}
+        readers: dict[str, list[str]] = {}
+        for name, ports in self.inputs.items():
+            for read in {port.node for port in ports}:
+                readers.setdefault(read, []).append(name)
+        free = [(place, name) for name, place in places.items() if not waits[name]]
+        heapq.heapify(free)
         done: dict[str, Node] = {}
-        waiting = list(self.nodes)
-        while waiting:
-            name = next(
-                each for each in waiting if all(port.node in done for port in self.inputs.get(each, []))
-            )
-            waiting.remove(name)
-            node = self.nodes[name]
-            ports = tuple(self.inputs.get(name, []))
-            done[name] = Node(
-                name, node.kind, self.configs[name], ports, node.line, dict(node.field_lines), node.file
-            )
+        while free:
+            _, name = heapq.heappop(free)
+            done[name] = self._node(name)
+            for reader in readers.get(name, []):
+                waits[reader] -= 1
+                if not waits[reader]:
+                    heapq.heappush(free, (places[reader], reader))
         return done
+
+    def _node(self, name: str) -> Node:
+        node, ports = self.nodes[name], tuple(self.inputs.get(name, []))
+        return Node(name, node.kind, self.configs[name], ports, node.line, dict(node.field_lines), node.file)

@@ -71,6 +71,14 @@ class NodeConfig(Config):
         places = [directory for directory, _ in self.writes(base)]
         return bool(places) and all(place.resolve().is_relative_to(base.resolve()) for place in places)
 
+    def listens_on(self) -> tuple[str, int] | None:
+        """Host and port this node takes requests at."""
+        return None
+
+    def connects_to(self) -> tuple[str, int] | None:
+        """Host and port this node sends what it gets to."""
+        return None
+
     def code_files(self, base: Path) -> tuple[Path, ...]:
         """The files with code of the user's own that this node may run."""
         return ()

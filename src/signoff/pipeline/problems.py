@@ -202,9 +202,16 @@ CODES: dict[str, Code] = {
         "Give each its own path or table, or make them one sink with several `inputs`.",
         'alarms.yaml:30 [same-target] sink "b" writes to the same place as sink "a"',
     ),
+    "bad-path": Code(
+        "A path cannot be one: symbolic links lead back to themselves, or a name is too long for any disk.",
+        "Correct the path.",
+        'alarms.yaml:20 [bad-path] sink "archive" has a path that cannot be used: symbolic links lead '
+        "back to themselves",
+    ),
     "own-output": Code(
-        "A sink writes files where a source of the same pipeline reads, perhaps through a symlink or `**`.",
-        "Give the sink a directory that the source's path does not reach.",
+        "A sink writes files where a source of the same pipeline reads, perhaps through a symlink or `**`; or "
+        "it sends to the address at which a source of the same pipeline listens.",
+        "Give the sink a directory that the source's path does not reach, or the address of another service.",
         'alarms.yaml:20 [own-output] sink "archive" writes to /data/in, where source "incoming" reads',
     ),
     "own-moves": Code(

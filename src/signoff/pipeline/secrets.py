@@ -31,6 +31,7 @@ from signoff.pipeline.masking import KnownSecrets as KnownSecrets
 from signoff.pipeline.masking import excerpt as excerpt
 from signoff.pipeline.masking import redact as redact
 from signoff.pipeline.masking import register_secret as register_secret
+from signoff.pipeline.secret_files import Unreadable, read_secret
 
 _REFERENCE = re.compile(
     r"\$\$|\$\{(?:file:(?P<file>[^}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?)\}|(?P<bad>\$\{)"
@@ -133,10 +134,9 @@ class Expansion:
             return None
         if match["file"]:
             try:
-                return (self._base / match["file"]).read_text(encoding="utf-8").rstrip("\r\n")
-            except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-                fail(f"{match[0]} cannot be read: {reason}", "create the file or correct its path")
+                return read_secret(self._base / match["file"])
+            except Unreadable as why:
+                fail(f"{match[0]} cannot be read: {why}", "create the file or correct its path")
                 return None
         value = self._environ.get(match["name"])
         if match["default"] is not None:
@@ -144,6 +144,9 @@ class Expansion:
         if value is None:
             name = match["name"]
             fail(f"the variable {name} is not set", f"set it, or give a default: ${{{name}:-…}}")
+        elif not _is_text(value):
+            fail(f"the variable {match['name']} is not UTF-8 text", "set it anew")
+            return None
         return value
 
     def conceal(self, text: str) -> str:
@@ -152,6 +155,14 @@ class Expansion:
             if len(reference.value) >= SHORTEST:
                 text = text.replace(reference.value, reference.text)
         return redact(text)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def holds_secret(annotation: object) -> bool:

@@ -21,7 +21,15 @@ import httpx
 import pyarrow as pa
 from pydantic import Field, SecretStr, model_validator
 
-from signoff.bounded_http import NoAnswer, Reply, Unsendable, ask, client, require_sendable
+from signoff.bounded_http import (
+    NoAnswer,
+    Reply,
+    Unsendable,
+    ask,
+    client,
+    host_and_port,
+    require_sendable,
+)
 from signoff.errors import PermanentError
 from signoff.pipeline.model import SinkConfig
 from signoff.pipeline.secrets import SecretUrl, excerpt, register_secrets_of
@@ -68,6 +76,9 @@ class HttpSinkConfig(SinkConfig):
     def _can_be_sent(self) -> Self:
         require_sendable(self.headers, self.token)
         return self
+
+    def connects_to(self) -> tuple[str, int] | None:
+        return host_and_port(self.url.get())
 
     def build(self, base: Path) -> HttpSink:
         return HttpSink(self)

@@ -23,7 +23,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructField, StructType
 
-from signoff.bounded_http import require_sendable
+from signoff.bounded_http import host_and_port, require_sendable
 from signoff.pipeline.model import Config, Names, Retry
 from signoff.pipeline.secrets import SecretUrl, reveal
 from signoff.transforms.contract import FieldError, Step, Transform
@@ -95,6 +95,9 @@ cache: {seconds: 300}
     """Whether answers are remembered, and not asked for again; null asks each time."""
     verify_tls: bool = True
     """Whether the server's certificate must be valid."""
+
+    def connects_to(self) -> tuple[str, int] | None:
+        return host_and_port(self.url.get().partition("{")[0])
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
