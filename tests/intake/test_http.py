@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +16,8 @@ from signoff.ledger import Ledger
 from signoff.log import LogReader
 from signoff.pipeline.model import LogSettings
 from signoff.sources.http import ADDRESS_FILE, HttpConfig
+from signoff.sources.http_server import split
+from signoff.sources.http_uploads import Rejected
 from tests.intake.processes import IntakeProcess, logged, settle
 from tests.servers import PATIENCE_S
 
@@ -65,7 +69,9 @@ def test_a_request_is_answered_200_only_when_all_its_events_are_settled(client: 
     assert not answer.done()
     settle(client.base, 0, 2)
     response = answer.result(PATIENCE_S)
-    assert (response.status_code, response.json()) == (200, {"events": 2, "first_id": "incoming/0"})
+    counts = {"delivered": 2, "dropped": 0, "dead_lettered": 0}
+    assert response.json() == {"events": 2, "first_id": "incoming/0", **counts}
+    assert response.status_code == 200
     assert logged(client.base) == [b'{"a":1}', b'{"a":2}']
 
 
@@ -200,3 +206,58 @@ def test_a_port_that_is_taken_is_an_error_that_says_so(tmp_path: Path, client: C
     with IntakeProcess(base, HttpConfig(port=port)) as second:
         assert second.process.wait(PATIENCE_S) == 1
         assert f"cannot listen on 127.0.0.1:{port}" in second.status.reason
+
+
+@pytest.mark.parametrize(
+    ("engine", "says"),
+    [
+        (None, "has not started yet"),
+        ({"state": "starting"}, "is starting"),
+        ({"state": "running", "pid": 2**22 + 1}, "is not running"),
+        ({"state": "running", "updated_at": 1.0}, "has said nothing for"),
+        ({"state": "draining"}, "is stopping"),
+        ({"state": "running", "not_ready": {"incoming": {"db": "it is down"}}}, {"db": "it is down"}),
+        ({"state": "running", "not_ready": {"other": {"db": "it is down"}}}, {}),
+    ],
+)
+def test_ready_says_who_keeps_an_event_from_being_settled(
+    client: Client, engine: dict[str, object] | None, says: str | dict[str, str]
+) -> None:
+    if engine is not None:
+        content = {"pid": os.getpid(), "updated_at": time.time(), **engine}
+        (Path(client.intake.job.state) / "engine.json").write_bytes(orjson.dumps(content))
+    said = client.client.get(f"{client.address}ready")
+    waits_for = said.json()["not_ready"]
+    assert (said.status_code == 200) is said.json()["ready"] is (says == {})
+    assert waits_for == says if isinstance(says, dict) else says in waits_for["engine"]
+    assert client.client.get(f"{client.address}health").status_code == 200
+
+
+@pytest.mark.parametrize("client", [{"acknowledge_within": "1s"}], indirect=True)
+def test_a_request_waits_for_the_engine_and_is_told_if_it_did_not_come_in_time(client: Client) -> None:
+    state = Path(client.intake.job.state)
+    content = {"pid": os.getpid(), "updated_at": time.time(), "state": "starting"}
+    (state / "engine.json").write_bytes(orjson.dumps(content))
+    answer = client.post(b"1").result(PATIENCE_S)
+    assert answer.status_code == 503
+    assert "engine: it is starting" in answer.json()["expired"][0]["reason"]
+
+
+@pytest.mark.parametrize("kind", ["", "application/x-www-form-urlencoded"])
+@pytest.mark.parametrize(
+    ("body", "events"),
+    [
+        (b'[{"a": 1}, 2]', [b'{"a": 1}', b"2"]),
+        (b'{"a": 1}', [b'{"a": 1}']),
+        (b'{"a": 1}\n{"a": 2}\n', [b'{"a": 1}', b'{"a": 2}']),
+        (b"a=1&b=2", [b"a=1&b=2"]),
+    ],
+)
+def test_without_a_content_type_a_body_is_what_it_looks_like(
+    body: bytes, events: list[bytes], kind: str
+) -> None:
+    if kind or body[:1] != b"a":
+        assert split(body, kind) == events
+    else:
+        with pytest.raises(Rejected, match="not JSON"):
+            split(body, kind)

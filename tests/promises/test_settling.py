@@ -446,6 +446,11 @@ def test_a_source_with_an_offset_stays_at_1_while_2_is_owed(inline: Make, webhoo
 # -- case 12
 
 
+def _ready(product: Inline) -> tuple[int, dict[str, str]]:
+    said = httpx.get(f"{product._address('incoming')}ready", timeout=30)
+    return said.status_code, said.json()["not_ready"]
+
+
 @pytest.mark.case(12)
 def test_outcomes_are_told_apart_in_account_status_and_explanation(
     inline: Make, webhook: WebhookServer
@@ -464,11 +469,17 @@ def test_outcomes_are_told_apart_in_account_status_and_explanation(
     product.start()
     answers = [product.post({"n": n}).result(ANSWER_S) for n in (1, 2, 3, 7)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 422]
+    outcomes = ["delivered", "dropped", "dead_lettered"]
+    counted = [[answer.json()[outcome] for outcome in outcomes] for answer in answers]
+    assert counted == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]]
+    assert _ready(product) == (200, {})
     product.post({"n": 5})
     wait_until(lambda: product.status()["sinks"]["first"]["failing_since"], what="failed, to be retried")
     wait_until(lambda: product.explain("incoming/4")["state"] == "in flight")
     told = product.explain("incoming/4")
     assert not told["acknowledged"] and "first owes it" in told["why"]
+    code_, waits_for = wait_until(lambda: (said := _ready(product))[1] and said)
+    assert (code_, waits_for.keys()) == (503, {"first"}) and "503" in waits_for["first"]
     expired = product.post({"n": 5}, "hasty")
     assert code(expired) == 503
     wait_until(lambda: product.received("hasty") or product.post({"n": 5}, "hasty").result(ANSWER_S))

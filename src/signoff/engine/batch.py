@@ -659,6 +659,8 @@ class BatchRunner:
         wait = next_wait_s(retry, state.attempts)
         if waits is None and state.owed is None:
             wait = max(wait, min(max(took_s - _CHEAP_S, 0.0) * _REST, retry.max_ms / 1000))
+        if not state.error:  # it is to be given rows, and has not failed
+            return wait
         logger.warning(
             "%s failed on batch %s (attempt %d, next in %.1f s): %s",
             who, batch.key, state.attempts, wait, state.error,

@@ -393,7 +393,7 @@ class _Server:
         rest = [rows.lineage for rows in self._remaining()]
         if self.task.sink.atomic:
             rest, self._signed, self._part = self._signed + rest, [], None
-        self._error = redact(str(error))
+        self._error = redact(str(error)) or type(error).__name__
         self._attempts = max(self._attempts, self.task.attempts + 1)
         if not isinstance(error, PermanentError):
             self._left += rest

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ from signoff.engine.joints import FoldJoint, FoldSourceConfig, StateSourceConfig
 from signoff.engine.parts import build_parts
 from signoff.engine.query import Shared, SourceQuery
 from signoff.engine.ranges import RangeQuery
+from signoff.engine.readiness import not_ready
 from signoff.engine.replay import Replayer
 from signoff.engine.returns import ResultsBearer, build_returns
 from signoff.engine.room import Room
@@ -47,6 +49,7 @@ from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.secrets import redact
 from signoff.private import make_state, opener
+from signoff.sinks.contract import Sink
 from signoff.state.folds import FoldIntake
 from signoff.state.windowing import WindowIntake
 from signoff.transforms.contract import Transform
@@ -58,6 +61,7 @@ _STATUS_S = 0.5
 _RATE_OVER_S = 5.0
 _REPLAYS_S = 0.5
 _TIDY_S = 0.2
+_PREPARE_S = 5.0
 _RESTART_FIRST_S = 0.5
 _RESTART_MOST_S = 30.0
 _ROOM_S = 1.0
@@ -116,6 +120,10 @@ class Engine:
         ]
         self._restart_at: dict[str, tuple[float, float]] = {}
         self._replays_at = self._tidy_at = 0.0
+        self._unprepared: dict[str, Sink] = {}
+        """Sinks that failed before they were given rows."""
+        self._preparing: threading.Thread | None = None
+        self._prepare_at = 0.0
 
         for joint in (joint for joint in joints if isinstance(joint, WindowJoint)):
             query, intake = self.queries[joint.source], self.sinks[joint.sink].sink
@@ -139,7 +147,7 @@ class Engine:
         try:
             for query in self.queries.values():
                 self.room.tried(query.start)
-            self.status.report("running")
+            self.status.report("running", not_ready=self._not_ready())
             while not self._finished():
                 time.sleep(_LOOK_S)
                 self._look_after()
@@ -148,7 +156,7 @@ class Engine:
                 self._tend()
                 if self.status.due:
                     state: State = "draining" if self.control.stopping else "running"
-                    self.status.report(state, self._settled(), self._held())
+                    self.status.report(state, self._settled(), self._held(), self._not_ready())
         finally:
             self._stop()
             for bearer in self.bearers:
@@ -174,6 +182,8 @@ class Engine:
                 with suppress(StateError):
                     fold.wake()
             self._tidy_at = time.monotonic() + _TIDY_S
+        if self._unprepared and time.monotonic() >= self._prepare_at and not self.control.stopping:
+            self._prepare_again()
         if time.monotonic() >= self._replays_at and not self.control.stopping:
             with self.room:
                 self.replayer.run()
@@ -199,6 +209,13 @@ class Engine:
 
     def _settled(self) -> dict[str, int]:
         return {name: self.ledger.books(name).settled for name in self.queries}
+
+    def _not_ready(self) -> dict[str, dict[str, str]]:
+        try:
+            found = not_ready(self.graph.sources, self.queries, self.ledger, self.room.trouble)
+        except StateError as error:
+            found = {name: {"ledger": str(error)} for name in self.graph.sources}
+        return {name: {who: redact(why) for who, why in reasons.items()} for name, reasons in found.items()}
 
     def _held(self) -> dict[str, Held]:
         return {name: query.holding.held for name, query in self.queries.items() if query.holding.held}
@@ -266,8 +283,27 @@ class Engine:
             except (TransientError, PermanentError) as error:
                 # No reason not to start: the first rows meet the same error, and the sink's own policy.
                 logger.warning('sink "%s" is not ready: %s', name, redact(str(error)))
+                self._unprepared[name] = entry.sink
                 with self.room:
                     self.ledger.note_sink(name, error=redact(str(error)))
+
+    def _prepare_again(self) -> None:
+        """Ask sinks that were not ready whether they are now: nobody else does while no rows come, and
+        whoever waits for `/ready` sends none. In a thread, since some take long to say no."""
+        if self._preparing is not None and self._preparing.is_alive():
+            return
+
+        def prepare() -> None:
+            for name, sink in list(self._unprepared.items()):
+                with suppress(TransientError, PermanentError):
+                    sink.prepare()
+                    del self._unprepared[name]
+                    with self.room:
+                        self.ledger.note_sink(name)
+
+        self._prepare_at = time.monotonic() + _PREPARE_S
+        self._preparing = threading.Thread(target=prepare, name="prepare", daemon=True)
+        self._preparing.start()
 
     def _name_orphans(self) -> None:
         """Say what waits for nodes that were renamed or removed: rows of sinks and buffers, and letters."""
@@ -316,9 +352,14 @@ class EngineStatus:
         return time.monotonic() - self._last >= _STATUS_S
 
     def report(
-        self, state: State, settled: Mapping[str, int] | None = None, held: Mapping[str, Held] | None = None
+        self,
+        state: State,
+        settled: Mapping[str, int] | None = None,
+        held: Mapping[str, Held] | None = None,
+        not_ready: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        """Write it. By source: `settled` events so far, and why it is `held` back here, if it is."""
+        """Write it. By source: `settled` events so far, why it is `held` back here, if it is, and who is not
+        ready to settle an event now."""
         now = time.monotonic()
         self._last = now
         content: dict[str, object] = {
@@ -328,6 +369,7 @@ class EngineStatus:
             "updated_at": time.time(),
             "rates": self._rates(now, settled or {}),
             "held": {name: asdict(each) for name, each in (held or {}).items()},
+            "not_ready": not_ready or {},
         }
         aside = self._path.with_suffix(f".{os.getpid()}")
         try:

@@ -169,6 +169,7 @@ class _Intake:
             base=Path.cwd(),
             once=once,
             acknowledges=acknowledges,
+            engine=False,
         )
         child = Child(f'the intake of "{source.name}"', "signoff.intake", job.encode())
         child.start()

@@ -24,6 +24,7 @@ from signoff.intake.deadlines import Deadlines
 from signoff.intake.job import Job
 from signoff.intake.kind_notes import own_place
 from signoff.intake.loop import Intake
+from signoff.intake.readiness import Readiness
 from signoff.intake.status import Status, StatusFile, read_status
 from signoff.ledger import Follower, Ledger
 from signoff.ledger.store import no_room
@@ -90,6 +91,7 @@ def run(job: Job, control: Control) -> None:
     try:
         unit, position = own_place(job.directory, job.type, log.next_sequence, log.last)
         settled = ledger.settled_upto(job.name) if ledger else log.next_sequence
+        ready = Readiness(Path(job.state), job.name) if job.engine and job.acknowledges else dict
         context = SourceContext(
             job.name,
             job.directory,
@@ -97,6 +99,7 @@ def run(job: Job, control: Control) -> None:
             Path(job.base),
             LogReader(job.log_directory),
             state=Path(job.state),
+            not_ready=ready,
         )
         try:
             source.open(context, Resume(log.next_sequence, unit, position, settled))

@@ -37,15 +37,19 @@ class Job:
     """Descriptor of the run's own standard input, for a source that reads it."""
     log_format: Literal["text", "json"] = "text"
     """Style of the lines on standard error."""
+    engine: bool = True
+    """Whether an engine settles the events; false where a program's own query does."""
 
     @classmethod
     def of(
         cls, name: str, config: SourceConfig, *, state: Path, base: Path, once: bool = False,
         acknowledges: bool = True, stdin_fd: int | None = None, log_format: Literal["text", "json"] = "text",
+        engine: bool = True,
     ) -> Job:  # fmt: skip
         """The job of running a source with this config."""
         return cls(
-            name, config.type, reveal(config), str(state), str(base), once, acknowledges, stdin_fd, log_format
+            name, config.type, reveal(config), str(state), str(base), once, acknowledges, stdin_fd,
+            log_format, engine,
         )  # fmt: skip
 
     def encode(self) -> bytes:

@@ -202,7 +202,15 @@ class Intake:
                     if self._deadlines is not None and (settled.acknowledged or settled.refused):
                         self._deadlines.progressed(time.monotonic())
                     self._untold.append(
-                        Settlement(settled.acknowledged, settled.refused, settled.expired, settled.transient)
+                        Settlement(
+                            settled.acknowledged,
+                            settled.refused,
+                            settled.expired,
+                            settled.transient,
+                            settled.dead_lettered,
+                            settled.dropped,
+                            settled.delivered,
+                        )
                     )
             while self._untold:
                 self._source.settle(self._untold[0])

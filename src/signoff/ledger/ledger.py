@@ -294,6 +294,20 @@ class Ledger:
         with self._store.read() as db:
             return [name for (name,) in db.execute("SELECT source FROM sources ORDER BY source")]
 
+    def failing(self) -> tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]]:
+        """Errors of sinks that fail now, by sink and source ('' outside of batches); and of steps that rows
+        wait for, by source and name of the wait."""
+        with self._store.read() as db:
+            sinks = db.execute("SELECT sink, source, error FROM sinks WHERE since IS NOT NULL").fetchall()
+            waits = db.execute(
+                "SELECT source, sink, error FROM batch_sinks WHERE NOT done AND error != '' "
+                "AND sink LIKE '% via %' ORDER BY start"
+            ).fetchall()
+        return (
+            {(row["sink"], row["source"]): row["error"] for row in sinks},
+            {(row["source"], row["sink"]): row["error"] for row in waits},
+        )
+
     def sink_totals(self) -> dict[str, SinkTotals]:
         with self._store.read() as db:
             found = db.execute("SELECT * FROM sinks ORDER BY sink, since IS NULL, since").fetchall()

@@ -32,6 +32,9 @@ class SettledRange:
     expired: Mapping[int, str]
     transient: BitMap64 = field(default_factory=BitMap64)
     """Those of the refused of which every refused row was given up after the last retry."""
+    dead_lettered: BitMap64 = field(default_factory=BitMap64)
+    delivered: BitMap64 | None = None
+    """Origins of which a row was delivered; None where that is no longer known of each."""
 
     @property
     def settled(self) -> BitMap64:
@@ -48,6 +51,10 @@ class Settled:
     expired: Mapping[int, str] = field(default_factory=dict)
     transient: BitMap64 = field(default_factory=BitMap64)
     """Those of the refused that may be taken another time."""
+    dead_lettered: BitMap64 = field(default_factory=BitMap64)
+    dropped: BitMap64 = field(default_factory=BitMap64)
+    delivered: BitMap64 = field(default_factory=BitMap64)
+    """Of those that are acknowledged; one that is in none of these three was settled too long ago."""
 
     def __bool__(self) -> bool:
         return bool(self.acknowledged or self.refused or self.expired)
@@ -65,9 +72,10 @@ def settlements(
     if known["folded"] and known["folded_change"] > after:
         refused, expired, transient = _negative(db, source, upto, known["folded"])
         refused = {n: reason for n, reason in refused.items() if n not in expired}
-        found.append(SettledRange(0, known["folded"], BitMap64(), refused, expired, transient))
+        dead = _dead_lettered(db, source, upto, known["folded"])
+        found.append(SettledRange(0, known["folded"], BitMap64(), refused, expired, transient, dead))
     for batch in db.execute(
-        'SELECT start, "end", owed, refused, expired FROM batches '
+        'SELECT start, "end", owed, refused, expired, dead_lettered, delivered_set FROM batches '
         "WHERE source = ? AND change > ? ORDER BY start",
         (source, after),
     ).fetchall():
@@ -77,11 +85,23 @@ def settlements(
         if negative:
             refused, expired, transient = _negative(db, source, max(batch["start"], upto), batch["end"])
         refused = {n: reason for n, reason in refused.items() if n not in owed and n not in expired}
-        found.append(SettledRange(batch["start"], batch["end"], owed, refused, expired, transient))
+        start, end = max(batch["start"], upto), batch["end"]
+        dead = _dead_lettered(db, source, start, end) if batch["dead_lettered"] else BitMap64()
+        delivered = from_bytes(batch["delivered_set"])
+        found.append(SettledRange(batch["start"], end, owed, refused, expired, transient, dead, delivered))
     if known["ahead_change"] > after:
         _, expired, _ = _negative(db, source, max(known["next"], upto), 2**62)
         found += [SettledRange(n, n + 1, BitMap64(), {}, {n: reason}) for n, reason in expired.items()]
     return change, found
+
+
+def _dead_lettered(db: sqlite3.Connection, source: str, start: int, end: int) -> BitMap64:
+    found = db.execute(
+        "SELECT DISTINCT sequence FROM exceptions WHERE source = ? AND sequence >= ? AND sequence < ? "
+        "AND outcome = 'dead_lettered' AND resolved = ''",
+        (source, start, end),
+    )
+    return BitMap64(sequence for (sequence,) in found)
 
 
 def told(db: sqlite3.Connection, source: str, upto: int) -> None:
@@ -123,14 +143,24 @@ class Follower:
         change, found = self._ledger.settlements(self.source, self._change, self._upto)
         self._version, self._change = version, change
         acknowledged, refused, expired, transient = BitMap64(), {}, {}, BitMap64()
+        dead_lettered, dropped, delivered = BitMap64(), BitMap64(), BitMap64()
         for part in found:
             fresh = from_range(max(part.start, self._upto), part.end) - part.owed - self._beyond
             refused.update({n: reason for n, reason in part.refused.items() if n in fresh})
             expired.update({n: reason for n, reason in part.expired.items() if n in fresh})
             acknowledged |= fresh
             transient |= part.transient
+            dead_lettered |= part.dead_lettered & fresh
+            if part.delivered is not None:
+                delivered |= part.delivered & fresh
+                dropped |= fresh - part.delivered
         positive = acknowledged - BitMap64(refused) - BitMap64(expired)
-        settled = Settled(positive, refused, expired, transient & BitMap64(refused))
+        dead_lettered &= positive
+        rest = positive - dead_lettered
+        settled = Settled(
+            positive, refused, expired, transient & BitMap64(refused), dead_lettered, dropped & rest,
+            delivered & rest,
+        )  # fmt: skip
         self._remember(acknowledged)
         self._negative |= bool(refused or expired)
         return settled or None

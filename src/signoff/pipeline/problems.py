@@ -209,7 +209,7 @@ CODES: dict[str, Code] = {
         "back to themselves",
     ),
     "own-output": Code(
-        "A sink writes files where a source of the same pipeline reads, perhaps through a symlink or `**`; or "
+        "A sink writes files where a source of the same pipeline reads, perhaps by a symlink or `**`; or "
         "it sends to the address at which a source of the same pipeline listens.",
         "Give the sink a directory that the source's path does not reach, or the address of another service.",
         'alarms.yaml:20 [own-output] sink "archive" writes to /data/in, where source "incoming" reads',

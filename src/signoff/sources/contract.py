@@ -13,7 +13,7 @@ its place again after a crash travels with each event through the log (`unit`, `
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -86,6 +86,9 @@ class SourceContext:
     """For a source that must recognise what it has handed out before."""
     state: Path | None = None
     """The state directory: what is in it is never an event."""
+    not_ready: Callable[[], Mapping[str, str]] = dict
+    """Who is not ready to settle an event of this source now, and why; empty when all are. May be called by
+    any thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,11 @@ class Settlement:
     """Not settled in time, with the reason and who owed them: a negative answer too."""
     transient: BitMap64 = field(default_factory=BitMap64)
     """Those of the refused that may be taken another time: the last retry failed, no sink said never."""
+    dead_lettered: BitMap64 = field(default_factory=BitMap64)
+    dropped: BitMap64 = field(default_factory=BitMap64)
+    delivered: BitMap64 = field(default_factory=BitMap64)
+    """What became of those that are acknowledged, for a source whose answer says so. An origin may be in none
+    of these three: nobody asked, or it was settled too long ago."""
 
 
 class Source(ABC):

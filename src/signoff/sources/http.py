@@ -36,6 +36,8 @@ ADDRESS_FILE = "http.json"
 GRACE_S = 1.0
 """How long a request whose time is up is left to the ledger: what is recorded is the better answer."""
 SHOWN_REASONS = 100
+OUTCOMES = ("delivered", "dropped", "dead_lettered")
+"""Of events that are acknowledged, as the answer counts them."""
 
 
 class HttpConfig(SourceConfig):
@@ -49,7 +51,8 @@ class HttpConfig(SourceConfig):
     port: int = Field(default=8080, ge=0, le=65535)
     """Port to listen on; 0 takes a free one."""
     path: str = Field(default="/", pattern=r"^/[^{}\s]*$")
-    """Where events are POSTed to. `GET /health` says whether they are taken."""
+    """Where events are POSTed to. `GET /health` says whether they are taken, `GET /ready` whether one that
+    comes now would be settled, and who keeps it from that."""
     token: SecretStr | None = None
     """If set, requests need the header `Authorization: Bearer <token>`."""
     acknowledge_within: Duration = Field(default=30.0, gt=0)
@@ -83,6 +86,9 @@ class HttpConfig(SourceConfig):
     def belongs_to_project(self, base: Path) -> bool:
         return True  # of two on one port, one does not start
 
+    def listens_on(self) -> tuple[str, int] | None:
+        return self.host, self.port
+
     def build(self, base: Path) -> Source:
         return HttpSource(self, base)
 
@@ -104,7 +110,8 @@ class HttpSource(Source):
 
         self._name, self._once = context.name, context.once
         self._inbox = Inbox(self._config.max_pending, 0 if resume.unit is None else resume.unit + 1)
-        self._server: HttpServer = HttpServer(self._server_settings(), self._inbox)
+        self._not_ready = context.not_ready
+        self._server: HttpServer = HttpServer(self._server_settings(), self._inbox, self._who_is_not_ready)
         context.directory.mkdir(parents=True, exist_ok=True)
         address = {"address": self._server.address}
         part = context.directory / f"{ADDRESS_FILE}.part"
@@ -113,6 +120,7 @@ class HttpSource(Source):
         self._server.start()
 
     def receive(self, max_events: int, timeout_s: float) -> pa.RecordBatch | None:
+        self._inbox.held_because = ""
         parts = self._inbox.take(max_events, timeout_s)
         if not parts:
             if self._once:
@@ -145,6 +153,9 @@ class HttpSource(Source):
             end = delivery.first + delivery.count
             _pick(settlement.refused, delivery.first, end, delivery.refused)
             _pick(settlement.expired, delivery.first, end, delivery.expired)
+            for name in OUTCOMES:
+                number = getattr(settlement, name).range_cardinality(delivery.first, end)
+                delivery.outcomes[name] = delivery.outcomes.get(name, 0) + number
             if delivery.logged == delivery.count and self._settled.contains_range(delivery.first, end):
                 self._finish(delivery, self._answer(delivery))
         lowest = next(iter(self._in_flight.values())).first if self._in_flight else None
@@ -158,6 +169,8 @@ class HttpSource(Source):
             f"the log had no room within {within}; should it be taken yet, it counts as expired", now
         )
         reason = f"not settled within {within} (acknowledge_within)"
+        if engine := self._not_ready().get("engine") if self._in_flight else None:
+            reason += f"; engine: {engine}"
         late = [d for d in self._in_flight.values() if d.deadline <= now and d.logged == d.count]
         for delivery in late:
             if delivery.deadline + GRACE_S <= now and not delivery.given_up:
@@ -184,6 +197,14 @@ class HttpSource(Source):
                 turned_away("the pipeline stopped before the events were settled; send them again")
             )
         self._server.close()
+
+    def tend(self) -> None:
+        self._inbox.held_because = "its log has no room"
+
+    def _who_is_not_ready(self) -> dict[str, str]:
+        """Who keeps an event that comes now from being settled, and why."""
+        own = self._inbox.closed_because or self._inbox.held_because or self.limit()
+        return {**({self._name: own} if own else {}), **self._not_ready()}
 
     def _server_settings(self) -> Any:
         from signoff.sources.http_server import ServerSettings
@@ -215,6 +236,11 @@ class HttpSource(Source):
 
     def _answer(self, delivery: Delivery) -> Answer:
         body: dict[str, Any] = {"events": delivery.count, "first_id": f"{self._name}/{delivery.first}"}
+        counts = delivery.outcomes
+        if sum(counts.values()) + len(delivery.refused) + len(delivery.expired) == delivery.count:
+            body |= counts
+        elif counts.get("dead_lettered"):  # of some it is not known any more whether they were dropped
+            body["dead_lettered"] = counts["dead_lettered"]
         if delivery.expired:
             body |= {"error": "not settled in time", "expired": self._shown(delivery.expired)}
             return Answer(503, body, {"Retry-After": "1"})

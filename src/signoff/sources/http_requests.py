@@ -55,6 +55,8 @@ class Delivery:
     """Answered before it was in the log, because that took too long."""
     refused: dict[int, str] = field(default_factory=dict)
     expired: dict[int, str] = field(default_factory=dict)
+    outcomes: dict[str, int] = field(default_factory=dict)
+    """How many of the events were delivered, dropped, dead-lettered."""
 
     def __post_init__(self) -> None:
         self.count = len(self.payloads)
@@ -82,6 +84,8 @@ class Inbox:
         self._bytes = 0
         self._next_unit = first_unit
         self.closed_because = ""
+        self.held_because = ""
+        """Why nothing is taken from it for now; said by the intake's thread."""
 
     # The server's thread
 

@@ -12,7 +12,7 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from signoff.sources.http_uploads import Rejected, Upload, Uploads
 NDJSON = frozenset(
     {"application/x-ndjson", "application/ndjson", "application/jsonl", "application/json-lines"}
 )
+_FORM = "application/x-www-form-urlencoded"
 WHITESPACE = " \t\n\r"
 START_S = 10.0
 
@@ -59,8 +60,10 @@ class ServerSettings:
 class HttpServer:
     """Listens from `start` to `close`."""
 
-    def __init__(self, settings: ServerSettings, inbox: Inbox) -> None:
-        self._settings, self._inbox = settings, inbox
+    def __init__(
+        self, settings: ServerSettings, inbox: Inbox, not_ready: Callable[[], Mapping[str, str]] = dict
+    ) -> None:
+        self._settings, self._inbox, self._not_ready = settings, inbox, not_ready
         self._uploads = Uploads(inbox)
         tls = _tls_options(settings)
         guard = Guard(
@@ -71,6 +74,7 @@ class HttpServer:
         shown = f"[{host}]" if ":" in host else host
         self.address = f"{'https' if tls else 'http'}://{shown}:{port}{settings.path}"
         routes = [Route("/health", self._health, methods=["GET"])]
+        routes.append(Route("/ready", self._ready, methods=["GET"]))
         routes.append(Route(settings.path, self._post, methods=["POST"]))
         config = uvicorn.Config(
             Starlette(routes=routes), log_config=None, access_log=False, lifespan="off", ws="none",
@@ -102,6 +106,11 @@ class HttpServer:
         closed = self._inbox.closed_because
         state = {"status": closed or "receiving", "pending": self._inbox.pending}
         return _response(Answer(503 if closed else 200, state))
+
+    async def _ready(self, _: Request) -> Response:
+        waits_for = dict(self._not_ready())
+        said = {"ready": not waits_for, "not_ready": waits_for, "pending": self._inbox.pending}
+        return _response(Answer(503 if waits_for else 200, said))
 
     async def _post(self, request: Request) -> Response:
         upload = self._uploads.begin(request.client.host if request.client else "")
@@ -187,15 +196,38 @@ def _header_text(value: str) -> str:
 
 
 def split(body: bytes, content_type: str) -> list[bytes]:
-    """The events of a body: JSON (an array is many), NDJSON lines, or the body as it is."""
+    """The events of a body: JSON (an array is many), NDJSON lines, or the body as it is.
+
+    Without a content type it is what it looks like. curl names the one of forms where nobody gave it one.
+    """
     kind = content_type.partition(";")[0].strip().lower()
     if not body.strip():
         raise Rejected(Answer(400, {"error": "the body is empty"}))
     if kind in NDJSON:
         return [line for line in (line.strip() for line in body.split(b"\n")) if line]
-    if kind in ("", "application/json") or kind.endswith("+json"):
+    if kind == "application/json" or kind.endswith("+json"):
         return _json_events(body)
-    return [body]
+    if kind not in ("", _FORM):
+        return [body]
+    try:
+        return _json_events(body)
+    except Rejected:
+        if lines := _json_lines(body):
+            return lines
+        if kind == _FORM:
+            return [body]
+        raise
+
+
+def _json_lines(body: bytes) -> list[bytes]:
+    """The lines of a body in which each is a JSON object or array; none if it is anything else."""
+    lines = [line for line in (line.strip() for line in body.split(b"\n")) if line]
+    try:
+        if all(isinstance(orjson.loads(line), dict | list) for line in lines):
+            return lines
+    except ValueError:
+        pass
+    return []
 
 
 def _json_events(body: bytes) -> list[bytes]:
