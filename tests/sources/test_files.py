@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import errno
 import gzip
+import io
 import json
 import os
 import random
@@ -23,6 +24,7 @@ from signoff.errors import SourceError
 from signoff.sources import file_content, file_moves, file_settling
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source
 from signoff.sources.file_csv import CsvReader
+from signoff.sources.file_packed import Damaged, Unpacked
 from signoff.sources.files import FilesConfig
 from tests.sources.offers import acknowledged, context, drain, errors, log, payloads, receive, resume_after
 
@@ -184,6 +186,13 @@ def test_a_damaged_file_is_an_event_with_an_error_and_is_never_deleted(
     source.settle(acknowledged(*range(end)))
     assert [path.name for path in folder.iterdir()] == [name]
     source.close()
+
+
+def test_a_stream_that_is_damaged_stays_damaged() -> None:
+    stream = Unpacked(io.BytesIO(b"not zstd"), ".zst")
+    for _ in range(3):  # the decompressor itself would give bytes of nobody the second time, without an end
+        with pytest.raises(Damaged, match="ZSTD"):
+            stream.read(10)
 
 
 # What becomes of a file

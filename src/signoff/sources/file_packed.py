@@ -40,6 +40,7 @@ class Unpacked(io.RawIOBase):
     def __init__(self, stream: BinaryIO, suffix: str) -> None:
         self._inner = _opened(stream, suffix)
         self._offset = 0
+        self._damaged: str | None = None
 
     def readable(self) -> bool:
         return True
@@ -48,14 +49,15 @@ class Unpacked(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
+        if self._damaged is not None:  # a decompressor that has failed may go on with bytes that are nobody's
+            raise Damaged(self._damaged)
         try:
             data = self._inner.read(len(buffer))
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise Damaged(str(error)) from error
-        except OSError as error:
-            if error.errno is not None:
+        except (OSError, EOFError, zlib.error) as error:
+            if isinstance(error, OSError) and error.errno is not None:
                 raise
-            raise Damaged(str(error)) from error
+            self._damaged = str(error)
+            raise Damaged(self._damaged) from error
         buffer[: len(data)] = data
         self._offset += len(data)
         return len(data)
