@@ -47,6 +47,8 @@ class CsvReader(Reader):
         self._ended = False
 
     def read(self, max_events: int) -> Piece | None:
+        if self._ended:
+            return None
         payloads: list[bytes] = []
         positions: list[int] = []
         errors: dict[int, str] = {}
