@@ -7,8 +7,10 @@ directories it has changed. Nothing here relies on a file system that does more 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 TEMPORARY = ".tmp"
 
@@ -67,3 +69,23 @@ def write_whole(path: Path, content: bytes) -> None:
             aside.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[TextIO]:
+    """A text file to write to that is there, durably, when the block ends without an error.
+
+    Else all is as it was. Nobody but the user can read it.
+    """
+    aside = path.with_name(path.name + TEMPORARY)
+    try:
+        with open(aside, "w", encoding="utf-8", opener=_private) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)  # noqa: PTH105
+    except BaseException:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise
+    sync_directory(path.absolute().parent)

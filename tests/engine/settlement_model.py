@@ -77,6 +77,8 @@ class World:
     sinks: tuple[SinkScript, ...] = ()
     decide: Callable[[str, Row], Literal["passes", "drops", "waits"]] = lambda *_: "passes"
     """What a dedupe says of a row; only a run knows."""
+    mended: float = 0.0
+    """The share of rows that steps and sinks take now, although they never did before."""
     _reached: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def chance(self, *what: object) -> float:
@@ -101,7 +103,12 @@ class World:
     def step_says(self, step: str, row: Row) -> Literal["passes", "fails", "drops"]:
         """What a step says of a row in the end."""
         chance = self.chance("says", step, row)
-        return "fails" if chance < 0.1 else "drops" if chance < 0.2 else "passes"
+        if chance < 0.1:
+            return "passes" if self.is_mended(step, row) else "fails"
+        return "drops" if chance < 0.2 else "passes"
+
+    def is_mended(self, *what: object) -> bool:
+        return self.chance("mended", *what) < self.mended
 
     def step_stumbles(self, step: str, row: Row) -> frozenset[int]:
         """Which of the times it is run for a row a step fails for now."""
@@ -110,7 +117,8 @@ class World:
         return frozenset(n for n in range(4) if self.chance("stumble", step, row, n) < 0.5)
 
     def refuses(self, sink: SinkScript, row_id: str) -> bool:
-        return self.chance("refuses", sink.name, row_id) < sink.refuses
+        refuses = self.chance("refuses", sink.name, row_id) < sink.refuses
+        return refuses and not self.is_mended(sink.name, row_id)
 
     def stumbles(self, sink: SinkScript, row_id: str) -> int:
         """How often a sink fails for a row before it takes it."""
@@ -219,8 +227,17 @@ def behind(row: Row, suffix: str) -> Row:
     return row[0], row[1], f"{row[2]}/{suffix}" if row[2] else suffix
 
 
+Hears = Callable[[Literal["reached", "left out"], str, Row], None]
+"""Told which rows come to a step, and which of them it leaves out without a word."""
+
+
 def walk(
-    world: World, source: str, sequence: int, waits: Waits, sinks: frozenset[str] | None = None
+    world: World,
+    source: str,
+    sequence: int,
+    waits: Waits,
+    sinks: frozenset[str] | None = None,
+    hears: Hears = lambda *_: None,
 ) -> Iterator[End | Arrival]:
     """What becomes of an event on the way to some sinks, or all."""
     rows: dict[tuple[str, str | None], list[Row]] = {(source, None): [(source, sequence, "")]}
@@ -231,7 +248,12 @@ def walk(
             continue
         incoming = _incoming(world, source, step.inputs, rows)
         for row, _, _ in incoming:
-            yield from _step(world, step, row, waits, rows)
+            hears("reached", step.name, row)
+            before = sum(map(len, rows.values()))
+            ended = list(_step(world, step, row, waits, rows))
+            if not ended and sum(map(len, rows.values())) == before:
+                hears("left out", step.name, row)
+            yield from ended
     for sink in world.sinks:
         if sink.name in reached and (sinks is None or sink.name in sinks):
             for row, plain, number in _incoming(world, source, sink.inputs, rows):

@@ -179,6 +179,8 @@ class Outside:
     told: dict[tuple[str, int], str] = field(default_factory=dict)
     answered: dict[str, dict[int, str]] = field(default_factory=dict)
     """Of other pipelines: what they said of rows of their link."""
+    lettered: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    """Reasons for which letters were stored, by event id and stage."""
     kills: int = 0
     verbose: bool = False
     story: list[str] = field(default_factory=list)
@@ -538,6 +540,8 @@ class Machine:
         self.handovers: list[HandoverSink] = []
         self.repeats: list[Repeats] = []
         self.bearers: list[Bearer] = []
+        self.parts: list[Any] = []
+        """What the engine's queries share, one for each part of the pipeline."""
         self._patches = ExitStack()
 
     def start(self) -> None:
@@ -556,6 +560,8 @@ class Machine:
         for part in parts:
             entries = {name: self._entry(part, name) for name in part.sinks}
             self.queries |= {name: Query(self, part, name, entries) for name in part.sources}
+            shared = {"graph": part, "sinks": entries, "ledger": self.ledger, "letters": self.letters}
+            self.parts.append(SimpleNamespace(**shared))
         self.bearers = build_bearers(graph, parts, self.ledger, self.queries)  # type: ignore[arg-type]
         for sink in self.handovers:
             sink.prepare()
@@ -667,6 +673,8 @@ class FusedLetters(DeadLetters):
 
     def add(self, letters: Any) -> None:
         letters = list(letters)
+        for letter in letters:
+            self.machine.outside.lettered.setdefault(letter.key, []).append(letter.reason)
         if letters:
             self.machine.point("before the letters")
         super().add(letters)

@@ -126,6 +126,27 @@ def test_letters_left_of_a_batch_whose_others_are_closed_are_another_one(scene: 
     assert set(scene.written()) == {f"incoming/{n} of out" for n in range(3)}
 
 
+def test_killed_while_its_letters_are_marked_a_replay_is_done_again_with_all_of_them_as_the_same_batch(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a window that has the rows of some would be given them again, under another name."""
+    letters = scene.store(["out"], 3)
+    scene.replay(letters, killed="after")
+    (batch,) = {letter.batch for letter in scene.letters.list()}
+    ends = [Resolution(*letter.key, Outcome.DELIVERED, "delivered") for letter in letters[:2]]
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr("signoff.ledger.dead_letters._forget_history", die)
+        close_letters(scene.ledger, scene.letters, ends, handed=[(letters[2:], ["window"], "")])
+    assert {(letter.status, letter.batch) for letter in scene.letters.list()} == {("replaying", batch)}
+    close_letters(scene.ledger, scene.letters, ends, handed=[(letters[2:], ["window"], "")])
+    (handed,) = scene.letters.list()
+    assert (handed.status, handed.handed, handed.batch) == ("handed", ("window",), batch)
+
+
 def test_a_replay_that_was_killed_is_done_again_as_one_batch_however_many_others_are_asked_for(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,7 +180,7 @@ class Run:
             for number in chosen:
                 row = str(events[number]["message_id"])
                 again = row in known.values()
-                assert self.outside.kills or not again, f"{row} was handed on to {sink.name} twice"
+                self.check_handed(sink.name, row, again)
                 known[number] = row
                 if self.world.refuses(sink, row):
                     refused[number] = ("no", False)
@@ -190,6 +190,9 @@ class Run:
             notes.answer(BitMap64(chosen), refused)
             notes.close()
             self.note(f"{sink.name} answers {chosen}")
+
+    def check_handed(self, sink: str, row: str, again: bool) -> None:
+        assert self.outside.kills or not again, f"{row} was handed on to {sink} twice"
 
     def note(self, text: str) -> None:
         self.outside.story.append(text)

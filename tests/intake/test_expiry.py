@@ -73,7 +73,7 @@ def test_a_file_that_is_not_settled_in_time_is_refused_and_the_log_says_who_owed
             "not settled within 0.5 s (acknowledge_within); "
             "owed by archive (no answer yet), table (no answer yet)"
         )
-        assert reason(tmp_path, 2).endswith("in the log, in no batch yet")
+        assert reason(tmp_path, 2).endswith("no batch had taken it from the log then")
         settle(tmp_path, 0, 2)  # too late
         intake.process.stdin.close()
         assert intake.process.wait(PATIENCE_S) == 0

@@ -58,8 +58,8 @@ def test_the_reason_says_which_sinks_owed_the_event(ledger: Ledger) -> None:
         1: "late; owed by table (tried 3 times: locked)",
         2: "late; owed by table (tried 3 times: locked), webhook (no answer yet)",
         3: "late; owed by webhook (no answer yet)",
-        5: "late; in the log, in no batch yet",
-        6: "late; in the log, in no batch yet",
+        5: "late; no batch had taken it from the log then",
+        6: "late; no batch had taken it from the log then",
     }
     assert ledger.account("incoming", 7).as_dict() == {
         "received": 7, "delivered": 2, "dropped": 0, "dead_lettered": 0, "refused": 0, "expired": 5,

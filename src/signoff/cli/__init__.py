@@ -25,9 +25,13 @@ COMMANDS = {
     "audit": "Print the account of each source: where every event is that was received.",
     "explain": "Tell the story of one event: its state, each sink's part in it, its dead letters, its rows "
     "in buffers.",
-    "dead-letters": "List, show, replay and drop events that could not be delivered.",
+    "dead-letters": "List, show, export, replay, correct and drop events that could not be delivered.",
     "buffers": "List the buffers of a pipeline, and give up one that no sink takes rows from.",
     "sources": "List the sources a state directory knows; give up one that is gone, or begin its log anew.",
+    "backup": "Copy the state directory: log, ledger, dead letters, buffers, windows and folds, all of one "
+    "moment.",
+    "restore": "Put a backup in the place of the state directory, which must not be there; then say what "
+    "follows.",
     "check": "Report every problem of a pipeline at once.",
     "graph": "Draw a pipeline, in the terminal or as Mermaid.",
     "describe": "Describe the types of nodes and their fields.",

@@ -1,48 +1,67 @@
-"""`signoff dead-letters`: list, show, replay and drop what could not be delivered."""
+"""`signoff dead-letters`: list, show, export, replay, resubmit and drop what could not be delivered."""
 
 from __future__ import annotations
 
 import json
-import time
+import sys
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, TextIO
 
 import typer
 
-from signoff.cli.reading import TEXT, AsJson, PipelineFile, load_for_reading, table, when
+from signoff.cli.letter_options import (
+    All,
+    Choice,
+    EventIds,
+    Matching,
+    Reason,
+    Since,
+    Source,
+    Stage,
+    Until,
+    Where,
+    checked,
+    choice,
+)
+from signoff.cli.letter_text import as_dict, edited, payload_of, short
+from signoff.cli.reading import AsJson, PipelineFile, load_for_reading, table, when
 from signoff.cli.replayed import IN_VAIN, end_of, print_counts, report
+from signoff.cli.replaying import replay_letters
+from signoff.durable import whole_file
 from signoff.engine.gone import obstacle, stage_names
-from signoff.errors import StateError
-from signoff.ledger import DeadLetter, DeadLetters, EventId, Ledger, RunLock, drop_letters
-from signoff.ledger.explain import as_text
+from signoff.ledger import DeadLetter, DeadLetters, Ledger, RunLock, drop_letters
+from signoff.ledger.letter import OPEN, Status
+from signoff.ledger.resubmission import resubmit as put_in_its_place
+from signoff.ledger.resubmission import why_not
 from signoff.pipeline.graph import Graph
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="List, show, replay and drop events that could not be delivered.",
+    help="List, show, export, replay, correct and drop events that could not be delivered.",
 )
 
-EventIds = Annotated[
-    list[str] | None, typer.Argument(metavar="[EVENT_ID]...", help="Event ids, as `list` prints them.")
-]
-Stage = Annotated[str | None, typer.Option(help="Only letters of this transform, sink or source.", **TEXT)]
-All = Annotated[bool, typer.Option("--all", help="Every letter that is stored.")]
+Closed = Annotated[bool, typer.Option("--closed", help="Also those that were replayed or dropped.")]
 
-_POLL_S = 0.1
-_SHOWN = 60
 _REASONS = 10
 """Reasons why letters cannot be replayed that `list` prints."""
+_EVERY: tuple[Status, ...] = (*OPEN, "replayed", "dropped")
 
 
 @app.command("list")
 def list_letters(
     file: PipelineFile,
     stage: Stage = None,
-    reason: Annotated[str | None, typer.Option(help="Only reasons that hold this text.", **TEXT)] = None,
+    source: Source = None,
+    reason: Reason = None,
+    matching: Matching = None,
+    since: Since = None,
+    until: Until = None,
+    where: Where = None,
     limit: Annotated[int | None, typer.Option(min=1, help="At most so many, the oldest first.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
 ) -> None:
@@ -50,22 +69,21 @@ def list_letters(
 
     One that cannot be replayed as things are is marked with *, and why is said below.
     """
+    asked = choice(None, stage, source, reason, matching, since, until, where)
     graph = load_for_reading(file)
     with _letters(graph) as letters:
-        names, cut = stage_names(graph), letters.cut_rows()
         if as_json:
-            for letter in letters.each(stage=stage, reason=reason, limit=limit):
-                fields = _as_dict(letter, obstacle(names, letter, cut))
-                typer.echo(json.dumps(fields, ensure_ascii=False))
+            _write(graph, letters, asked, sys.stdout, OPEN, limit)
             return
-        found = letters.list(stage=stage, reason=reason, limit=limit, brief=True)
+        names, cut = stage_names(graph), letters.cut_rows()
+        found = asked.letters(graph, letters, limit=limit, brief=True)
     if not found:
         typer.echo("no dead letters")
         return
     obstacles = {letter.key: why for letter in found if (why := obstacle(names, letter, cut))}
     rows = [
         [x.event_id, x.stage, when(x.at), x.status + ("*" if x.key in obstacles else ""), x.attempts,
-         _short(x.reason)]
+         short(x.reason)]
         for x in found
     ]  # fmt: skip
     typer.echo(table(["event", "stage", "since", "status", "tried", "reason"], rows, right=["tried"]))
@@ -76,22 +94,35 @@ def list_letters(
 @app.command()
 def show(
     file: PipelineFile,
-    event_id: Annotated[str, typer.Argument(metavar="EVENT_ID")],
+    event_ids: EventIds = None,
     stage: Stage = None,
+    source: Source = None,
+    reason: Reason = None,
+    matching: Matching = None,
+    since: Since = None,
+    until: Until = None,
+    where: Where = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the letters of one event, also those that were replayed or dropped, with the whole payload.
+    """Show letters with all that is known of them, and the whole payload.
 
-    Exits with 1 when there is none.
+    Of events that are named also those that were replayed or dropped. Exits with 1 when there is none.
     """
+    asked = choice(event_ids, stage, source, reason, matching, since, until, where)
+    if not asked:
+        raise typer.BadParameter("name event ids, or say which letters with --stage, --reason, …")
     graph = load_for_reading(file)
     with _letters(graph) as letters:
-        found, cut = letters.get(_checked(event_id), stage), letters.cut_rows()
+        if missing := [each for each in event_ids or () if not letters.get(checked(each))]:
+            typer.echo(f"there is no dead letter of {missing[0]}", err=True)
+            raise typer.Exit(1)
+        found = asked.letters(graph, letters, statuses=_EVERY if event_ids else OPEN)
+        names, cut = stage_names(graph), letters.cut_rows()
     if not found:
-        typer.echo(f"there is no dead letter of {event_id}", err=True)
+        typer.echo("there is no such dead letter", err=True)
         raise typer.Exit(1)
     for letter in found:
-        fields = _as_dict(letter, obstacle(stage_names(graph), letter, cut))
+        fields = as_dict(letter, obstacle(names, letter, cut))
         if as_json:
             typer.echo(json.dumps(fields, ensure_ascii=False))
         else:
@@ -101,10 +132,49 @@ def show(
 
 
 @app.command()
+def export(
+    file: PipelineFile,
+    event_ids: EventIds = None,
+    stage: Stage = None,
+    source: Source = None,
+    reason: Reason = None,
+    matching: Matching = None,
+    since: Since = None,
+    until: Until = None,
+    where: Where = None,
+    closed: Closed = False,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="PATH", help="A file; `-` for standard output.")
+    ] = "-",
+) -> None:
+    """Write letters as JSON lines, with all that is known of them; without a choice, all that are open.
+
+    A payload that is no text is written as base64, with `payload_encoding`. A file is there whole, or not at
+    all.
+    """
+    asked = choice(event_ids, stage, source, reason, matching, since, until, where)
+    graph = load_for_reading(file)
+    statuses = _EVERY if closed else OPEN
+    with (
+        _letters(graph) as letters,
+        nullcontext(sys.stdout) if output == "-" else whole_file(Path(output)) as out,
+    ):
+        number = _write(graph, letters, asked, out, statuses, None)
+    if output != "-":
+        typer.echo(f"{number} dead letters written to {output}", err=True)
+
+
+@app.command()
 def replay(
     file: PipelineFile,
     event_ids: EventIds = None,
     stage: Stage = None,
+    source: Source = None,
+    reason: Reason = None,
+    matching: Matching = None,
+    since: Since = None,
+    until: Until = None,
+    where: Where = None,
     all_letters: All = False,
     wait: Annotated[bool, typer.Option(help="Wait until the run has replayed them.")] = True,
     as_json: AsJson = False,
@@ -115,17 +185,49 @@ def replay(
     simply delivered is said: dropped, and by which step; failed again, where and why; not replayable, and
     why. Exits with 1 when any failed, could not be replayed or is not decided yet; it stays stored then.
     """
+    asked = _some(choice(event_ids, stage, source, reason, matching, since, until, where), all_letters)
     graph = load_for_reading(file)
     with DeadLetters(graph.state / "dead_letters.db", readonly=not graph.state.exists()) as letters:
-        chosen = _choose(letters, event_ids, stage, all_letters)
-        names, cut = stage_names(graph), letters.cut_rows()
-        unfit = {letter.key: why for letter in chosen if (why := obstacle(names, letter, cut))}
-        if fit := [letter for letter in chosen if letter.key not in unfit]:
-            _replay(file, graph, letters, fit, wait)
-        ends = [end_of(letters, letter, unfit.get(letter.key, "")) for letter in chosen]
-    report(ends, as_json)
-    if any(end.outcome in IN_VAIN or (wait and end.outcome == "waiting") for end in ends):
-        raise typer.Exit(1)
+        _replay_and_report(file, graph, letters, _open(graph, letters, asked), wait, as_json)
+
+
+@app.command()
+def resubmit(
+    file: PipelineFile,
+    event_id: Annotated[str, typer.Argument(metavar="EVENT_ID")],
+    stage: Stage = None,
+    payload: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="File with the corrected payload; `-`: standard input. Without: $EDITOR is called.",
+        ),
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Wait until the run has delivered it.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Correct an event and send it again, where it failed, as a new event that names the old one.
+
+    The corrected event of incoming/39 has the id incoming/39/+1, and the header signoff-resubmits. The old
+    letter is closed as "resubmitted as incoming/39/+1". Should the new one fail, its letter is stored.
+    """
+    graph = load_for_reading(file)
+    readonly = not graph.state.exists()
+    with DeadLetters(graph.state / "dead_letters.db", readonly=readonly) as letters:
+        found = [x for x in letters.get(checked(event_id), stage) if x.status in OPEN]
+        if not found:
+            raise typer.BadParameter(f"there is no open dead letter of {event_id}", param_hint="EVENT_ID")
+        if len(found) > 1:
+            stages = ", ".join(letter.stage for letter in found)
+            raise typer.BadParameter(f"{event_id} has several letters: name one with --stage ({stages})")
+        (old,) = found
+        if why := why_not(old):
+            raise typer.BadParameter(why, param_hint="EVENT_ID")
+        text = edited(old) if payload is None else payload_of(payload)
+        with Ledger(graph.state / "ledger.db") as ledger:
+            new = put_in_its_place(ledger, letters, old, text)
+        typer.echo(f"{old.event_id} is resubmitted as {new.event_id}", err=True)
+        _replay_and_report(file, graph, letters, [new], wait, as_json)
 
 
 @app.command()
@@ -133,6 +235,12 @@ def drop(
     file: PipelineFile,
     event_ids: EventIds = None,
     stage: Stage = None,
+    source: Source = None,
+    reason: Reason = None,
+    matching: Matching = None,
+    since: Since = None,
+    until: Until = None,
+    where: Where = None,
     all_letters: All = False,
     as_json: AsJson = False,
 ) -> None:
@@ -140,13 +248,15 @@ def drop(
 
     A letter that a living run is about to replay is left alone; the exit code is 1 then.
     """
-    state = load_for_reading(file).state
+    asked = _some(choice(event_ids, stage, source, reason, matching, since, until, where), all_letters)
+    graph = load_for_reading(file)
+    state = graph.state
     readonly = not state.exists()
     with (
         DeadLetters(state / "dead_letters.db", readonly=readonly) as letters,
         Ledger(state / "ledger.db", readonly=readonly) as ledger,
     ):
-        chosen = _choose(letters, event_ids, stage, all_letters)
+        chosen = _open(graph, letters, asked)
         if chosen and RunLock(state).held_by() is None:
             letters.withdraw(chosen, handed=True)
             chosen = [replace(letter, status="stored") for letter in chosen]
@@ -160,93 +270,49 @@ def _letters(graph: Graph) -> DeadLetters:
     return DeadLetters(graph.state / "dead_letters.db", readonly=True)
 
 
-def _choose(
-    letters: DeadLetters, event_ids: list[str] | None, stage: str | None, all_letters: bool
-) -> list[DeadLetter]:
-    """The open letters that were asked for; an id without one is a mistake worth telling."""
-    if not event_ids:
-        if not all_letters and stage is None:
-            raise typer.BadParameter("name event ids, or --stage, or --all")
-        return letters.list(stage=stage, brief=True)
-    chosen: dict[tuple[str, str], DeadLetter] = {}
-    for event_id in event_ids:
-        found = [x for x in letters.get(_checked(event_id), stage) if x.status not in ("replayed", "dropped")]
-        if not found:
-            raise typer.BadParameter(f"there is no open dead letter of {event_id}", param_hint="EVENT_ID")
-        chosen.update({letter.key: letter for letter in found})
-    return letters.whole(chosen.values())
+def _some(asked: Choice, all_letters: bool) -> Choice:
+    """Nothing is replayed or dropped because somebody forgot to say what."""
+    if not asked and not all_letters:
+        raise typer.BadParameter("name event ids, or say which letters with --stage, --reason, …, or --all")
+    return asked
 
 
-def _replay(file: Path, graph: Graph, letters: DeadLetters, chosen: list[DeadLetter], wait: bool) -> None:
-    """Have the run do it, or do it here, which then does need the secrets."""
-    if RunLock(graph.state).held_by() is not None:
-        letters.request_replay(chosen)
-        if wait:
-            _await(graph, letters, chosen)
-        return
-    from signoff.catalog import default
-    from signoff.engine.replay import replay_now
-    from signoff.pipeline.load import load
-
-    whole = load(file, default())
-    letters.request_replay(chosen)
-    try:
-        replay_now(whole)
-    except BaseException as error:
-        if RunLock(graph.state).held_by() is None:
-            letters.withdraw(chosen)
-            raise
-        if not isinstance(error, StateError):
-            raise
-        if wait:  # a run has begun meanwhile, and sees to them
-            _await(graph, letters, chosen)
+def _open(graph: Graph, letters: DeadLetters, asked: Choice) -> list[DeadLetter]:
+    """The open letters that were asked for, with the others of rows that were made of several events."""
+    return letters.whole(asked.letters(graph, letters, brief=True))
 
 
-def _await(graph: Graph, letters: DeadLetters, chosen: list[DeadLetter]) -> None:
-    """Wait until the run has resolved them, or is gone."""
-    lock, asked, seen = RunLock(graph.state), {letter.key for letter in chosen}, -1
-    while waiting := len(asked & letters.keys(("replaying", "handed"))):
-        if waiting != seen:
-            typer.echo(f"waiting for the run: {len(asked) - waiting} of {len(asked)} done", err=True)
-            seen = waiting
-        if lock.held_by() is None:
-            typer.echo("the run has ended; what is left is replayed by the next one", err=True)
-            return
-        time.sleep(_POLL_S)
+def _replay_and_report(
+    file: Path, graph: Graph, letters: DeadLetters, chosen: list[DeadLetter], wait: bool, as_json: bool
+) -> None:
+    names, cut = stage_names(graph), letters.cut_rows()
+    unfit = {letter.key: why for letter in chosen if (why := obstacle(names, letter, cut))}
+    if fit := [letter for letter in chosen if letter.key not in unfit]:
+        replay_letters(file, graph, letters, fit, wait)
+    ends = [end_of(letters, letter, unfit.get(letter.key, "")) for letter in chosen]
+    report(ends, as_json)
+    if any(end.outcome in IN_VAIN or (wait and end.outcome == "waiting") for end in ends):
+        raise typer.Exit(1)
 
 
-def _as_dict(letter: DeadLetter, why_not: str) -> dict[str, Any]:
-    """`why_not`: why it cannot be replayed."""
-    payload, encoding = as_text(letter.payload)
-    fields: dict[str, Any] = {
-        "event_id": letter.event_id,
-        "source": letter.source,
-        "stage": letter.stage,
-        "reason": letter.reason,
-        "at": when(letter.at),
-        "received_at": when(letter.received_at),
-        "attempts": letter.attempts,
-        "status": letter.status,
-        "replayable": not why_not,
-        "headers": dict(letter.headers),
-        "payload": payload,
-    }
-    if why_not:
-        fields["not_replayable"] = why_not
-    if letter.result:
-        fields["replay"] = letter.result
-    if letter.handed:
-        fields["waits_behind"] = list(letter.handed)
-    return fields if encoding == "utf-8" else {**fields, "payload_encoding": encoding}
-
-
-def _checked(event_id: str) -> str:
-    try:
-        return str(EventId.parse(event_id))
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="EVENT_ID") from None
-
-
-def _short(text: str) -> str:
-    first = text.splitlines()[0] if text else ""
-    return first if len(first) <= _SHOWN else first[: _SHOWN - 1] + "…"
+def _write(
+    graph: Graph,
+    letters: DeadLetters,
+    asked: Choice,
+    out: TextIO,
+    statuses: tuple[Status, ...],
+    limit: int | None,
+) -> int:
+    """One JSON object a line; letter by letter where that can be: there may be more than fit into memory."""
+    names, cut, number = stage_names(graph), letters.cut_rows(), 0
+    all_at_once = asked.event_ids or asked.where is not None
+    found = (
+        asked.letters(graph, letters, statuses=statuses, limit=limit)
+        if all_at_once
+        else letters.each(asked.chosen, statuses=statuses, limit=limit)
+    )
+    for letter in found:
+        fields = as_dict(letter, obstacle(names, letter, cut))
+        out.write(json.dumps(fields, ensure_ascii=False) + "\n")
+        number += 1
+    return number

@@ -62,6 +62,8 @@ def _print(story: Explanation) -> None:
                                                          for x in story.lines]))  # fmt: skip
     for letter in story.letters:
         typer.echo(f"dead letter at {letter.stage} ({letter.status}, {when(letter.at)}): {letter.reason}")
+        if letter.first_reason:
+            typer.echo(f"  failed first: {letter.first_reason}")
     if story.headers:
         typer.echo("headers: " + json.dumps(dict(story.headers), ensure_ascii=False))
     if story.payload is not None:
@@ -81,7 +83,7 @@ def _as_dict(story: Explanation) -> dict[str, Any]:
     ]
     result["dead_letters"] = [
         {"event_id": x.event_id, "stage": x.stage, "reason": x.reason, "status": x.status, "at": when(x.at),
-         "attempts": x.attempts}
+         "attempts": x.attempts, "first_reason": x.first_reason, "replay": x.result}
         for x in story.letters
     ]  # fmt: skip
     return result

@@ -26,8 +26,9 @@ from signoff.engine.replay_batch import is_of_letters
 from signoff.engine.verdict import BY_POLICY
 from signoff.errors import SignoffError
 from signoff.ledger.batches import Answer
-from signoff.ledger.dead_letters import DeadLetter, DeadLetters
+from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
+from signoff.ledger.letter import DeadLetter
 from signoff.ledger.outcome import BUFFER, OTHERS, BatchState, EventId, Outcome, RowOutcome, RowRef, Wait
 from signoff.ledger.sequences import from_numpy, from_range
 from signoff.link.handover import HandoverConfig, Numbers, origins_of

@@ -17,8 +17,9 @@ from signoff.engine.division import all_joints, buffers_on_disk
 from signoff.engine.joints import buffer_place
 from signoff.engine.missing import owed_by_gone
 from signoff.errors import SignoffError
-from signoff.ledger.dead_letters import DeadLetter, DeadLetters
+from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
+from signoff.ledger.letter import DeadLetter
 from signoff.ledger.outcome import BUFFER, BatchRange, Wait
 from signoff.link.notes import LinkNotes
 from signoff.pipeline.graph import Graph

@@ -9,7 +9,8 @@ from typing import Any
 from pyroaring import BitMap64
 
 from signoff.engine.control import Control
-from signoff.ledger.dead_letters import DeadLetter, DeadLetters
+from signoff.ledger.dead_letters import DeadLetters
+from signoff.ledger.letter import DeadLetter
 from signoff.ledger.outcome import EventId, RowOutcome, is_united
 from signoff.log.reader import LogReader
 

@@ -31,8 +31,9 @@ from signoff.engine.result import RESULT_DDL, Kind, Result, from_table
 from signoff.engine.serving import sink_task
 from signoff.engine.verdict import Round, judge
 from signoff.errors import Discarded, SinkError
-from signoff.ledger.dead_letters import DeadLetter, DeadLetters, close_letters
+from signoff.ledger.dead_letters import DeadLetters, HandedOn, close_letters
 from signoff.ledger.ledger import Ledger
+from signoff.ledger.letter import DeadLetter
 from signoff.ledger.outcome import Outcome, Resolution, RowRef, SinkState, is_united
 from signoff.ledger.runlock import RunLock
 from signoff.link.handover import HandoverConfig
@@ -40,7 +41,7 @@ from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import OnFailure, SinkConfig, SourceConfig
 from signoff.pipeline.secrets import redact
 from signoff.sinks.contract import BatchRef
-from signoff.transforms.frame import MARK
+from signoff.transforms.frame import EDITION, MARK
 
 logger = logging.getLogger(__name__)
 
@@ -97,10 +98,11 @@ class Replayer:
 
     def _apart(self, source: str, letters: Sequence[DeadLetter]) -> list[list[DeadLetter]]:
         """Letters that may be replayed in one pass. Rows made of several events may only if their events were
-        in one batch: those of two would be united with each other."""
+        in one batch: those of two would be united with each other. An event and what was resubmitted for it
+        have the same number."""
         parts: dict[object, list[DeadLetter]] = {}
         for letter in letters:
-            part: object = None
+            part: object = letter.edition
             if is_united(letter.child):
                 batch = self.shared.ledger.batch_of(source, letter.sequence)
                 part = letter.child if batch is None else batch.ref.start
@@ -229,11 +231,12 @@ class Replayer:
 
     def _close(self, verdict: Verdict) -> None:
         """Rows that are in another log are not decided yet: see `replay_answers`."""
-        letters = self.shared.letters
-        close_letters(self.shared.ledger, letters, verdict.resolutions, verdict.further)
-        for sinks, handed in verdict.handed.items():
-            for letter in handed:
-                letters.hand_on([letter], sinks, DELIVERED if letter.key in verdict.delivered else "")
+        handed: list[HandedOn] = []
+        for sinks, waiting in verdict.handed.items():
+            handed.append(([x for x in waiting if x.key in verdict.delivered], sinks, DELIVERED))
+            handed.append(([x for x in waiting if x.key not in verdict.delivered], sinks, ""))
+        shared = self.shared
+        close_letters(shared.ledger, shared.letters, verdict.resolutions, verdict.further, handed)
 
     def _fail(self, letters: Sequence[DeadLetter], reason: str) -> None:
         failed = [Resolution(x.event_id, x.stage, Outcome.DEAD_LETTERED, reason) for x in letters]
@@ -260,6 +263,7 @@ class Replayer:
                 "message_id": pa.array([event.message_id for event in events], pa.string()),
                 "received_at": pa.array(times, pa.timestamp("us", "UTC")),
                 "error": pa.array(errors, pa.string()),
+                **({EDITION: pa.repeat(events[0].edition, len(events))} if events[0].edition else {}),
                 **self._stamps(source, len(events)),
             }
         )

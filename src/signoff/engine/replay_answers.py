@@ -18,8 +18,9 @@ from collections.abc import Sequence
 from signoff.engine.replay_batch import replay_name
 from signoff.engine.replay_verdict import DELIVERED, DROPPED, MOVED
 from signoff.ledger.batches import Answer
-from signoff.ledger.dead_letters import OPEN, DeadLetter, DeadLetters
+from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
+from signoff.ledger.letter import OPEN, DeadLetter
 from signoff.ledger.outcome import EventId, Outcome, Resolution, RowOutcome
 from signoff.link.notes import Handed
 
@@ -122,4 +123,4 @@ class _Told:
 
 
 def _resolution(letter: DeadLetter, outcome: Outcome, reason: str) -> Resolution:
-    return Resolution(letter.event_id, letter.stage, outcome, reason)
+    return Resolution(letter.event_id, letter.stage, outcome, reason, moved=reason.startswith(MOVED))

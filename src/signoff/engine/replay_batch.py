@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from signoff.ledger.dead_letters import DeadLetter
+from signoff.ledger.letter import DeadLetter
 from signoff.sinks.contract import BatchRef
 
 _OF_LETTERS = 2**32

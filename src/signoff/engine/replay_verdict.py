@@ -7,17 +7,20 @@ pipeline has changed, was not replayed at all: its letter stays, and says where 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from signoff.engine.lineage import made_from
 from signoff.engine.missing import came_names
 from signoff.engine.result import Kind, Result
 from signoff.engine.verdict import Round
 from signoff.engine.waiting import row_of
-from signoff.ledger.dead_letters import DeadLetter
+from signoff.ledger.letter import DeadLetter
 from signoff.ledger.outcome import EventId, Outcome, Resolution, RowRef
 from signoff.pipeline.graph import Graph
+
+_T = TypeVar("_T")
 
 DELIVERED = "delivered"
 DROPPED = "dropped"
@@ -74,7 +77,9 @@ def judge_letters(source: str, letters: Sequence[DeadLetter], verdict: Round, he
     judge = _Judge(verdict, heard, failed, found.further)
     for letter in letters:
         row = letter.event.row
-        why = own[row] or next((why for other, why in earlier if other.holds(row)), None)
+        failures = earlier.get(row.sequence, ())
+        before = (each.why for other, each in failures if made_from(row.child, other.child, each.way))
+        why = own[row] or next(before, None)
         if why := why or judge.why_not_there(row):
             found.resolutions.append(_failed(letter, why))
         elif waits := judge.waits_behind(row):
@@ -83,7 +88,8 @@ def judge_letters(source: str, letters: Sequence[DeadLetter], verdict: Round, he
                 found.delivered.add(letter.key)
         else:
             outcome = Outcome.DELIVERED if judge.delivered(row) else Outcome.DROPPED
-            found.resolutions.append(Resolution(*letter.key, outcome, judge.result(row)))
+            result = judge.result(row)
+            found.resolutions.append(Resolution(*letter.key, outcome, result, moved=result.startswith(MOVED)))
     return found
 
 
@@ -97,8 +103,11 @@ class _Judge:
         failed: Mapping[tuple[RowRef, str], str],
         further: Sequence[DeadLetter],
     ) -> None:
-        self._verdict, self._heard, self._failed, self._further = verdict, heard, failed, further
-        self._came, self._left_out, self._reached = heard.came(), heard.left_out(), heard.reached()
+        self._verdict, self._heard, self._failed = verdict, heard, failed
+        # By event: there may be thousands of letters, and each asks for its own only.
+        self._further = _by_event((letter.event.row, letter) for letter in further)
+        self._left_out = _by_event(heard.left_out())
+        self._came, self._reached = heard.came(), _by_event((row, row) for row in heard.reached())
         self._handed = {name: state.handed for name, state in verdict.sinks.items() if state.handed}
 
     def why_not_there(self, row: RowRef) -> str | None:
@@ -106,7 +115,7 @@ class _Judge:
         node = self._heard.graph.nodes[self._heard.stage]
         if node.kind == "source" or self._rows(row) or self.delivered(row) or self.waits_behind(row):
             return None
-        if any(row.holds(other) or other.holds(row) for other in self._reached):
+        if any(row.holds(other) or other.holds(row) for other, _ in self._reached.get(row.sequence, ())):
             return None
         if ended := self._ended(row):
             return f"it does not come to {node.label} any more: left out by {ended[0]}"
@@ -143,8 +152,8 @@ class _Judge:
 
     def result(self, row: RowRef) -> str:
         """In words."""
-        for later in self._further:
-            if row.holds(later.event.row):
+        for other, later in self._further.get(row.sequence, ()):
+            if row.holds(other):
                 return f'{MOVED}: "{later.stage}": {later.reason}'
         if self.delivered(row):
             return DELIVERED
@@ -163,7 +172,8 @@ class _Judge:
         ]
 
     def _ended(self, row: RowRef) -> list[str]:
-        return [by for other, by in self._left_out if row.holds(other) or other.holds(row)]
+        said = self._left_out.get(row.sequence, ())
+        return [by for other, by in said if row.holds(other) or other.holds(row)]
 
 
 def _failed(letter: DeadLetter, reason: str) -> Resolution:
@@ -179,29 +189,58 @@ def _failures(verdict: Round, graph: Graph) -> dict[tuple[RowRef, str], str]:
     }
 
 
-def _earlier(heard: Heard, failed: dict[tuple[RowRef, str], str]) -> list[tuple[RowRef, str]]:
+@dataclass(frozen=True)
+class _Failure:
+    """A row that failed at a step."""
+
+    why: str
+    way: frozenset[str]
+    """The step and what is behind it: what was made from the row and came by another way is not concerned."""
+
+
+def _earlier(heard: Heard, failed: dict[tuple[RowRef, str], str]) -> dict[int, list[tuple[RowRef, _Failure]]]:
     """Take out what failed before the rows could come to the stage: their letters stay as they are."""
-    behind = heard.graph.downstream
-    found = {key: why for key, why in failed.items() if heard.stage in behind(key[1])}
+    stages = {stage for _, stage in failed}
+    behind = {stage: frozenset({stage, *heard.graph.downstream(stage)}) for stage in stages}
+    in_front = {stage for stage in stages if stage != heard.stage and heard.stage in behind[stage]}
+    found = {key: why for key, why in failed.items() if key[1] in in_front}
     for key in found:
         del failed[key]
-    return [(row, f'step "{stage}" failed: {why}') for (row, stage), why in found.items()]
+    return _by_event(
+        (row, _Failure(f'step "{stage}" failed: {why}', behind[stage])) for (row, stage), why in found.items()
+    )
+
+
+def _by_event(found: Iterable[tuple[RowRef, _T]]) -> dict[int, list[tuple[RowRef, _T]]]:
+    rows: dict[int, list[tuple[RowRef, _T]]] = {}
+    for row, what in found:
+        rows.setdefault(row.sequence, []).append((row, what))
+    return rows
 
 
 def _further(
     source: str, letters: Sequence[DeadLetter], failed: Mapping[tuple[RowRef, str], str], anew: bool
 ) -> list[DeadLetter]:
     """Letters of rows that came further than the letters they were made from, and failed there."""
-    by_sequence = {letter.sequence: letter for letter in letters}
-    asked = [letter.event.row for letter in letters]
+    asked = _by_event((letter.event.row, letter) for letter in letters)
     found = []
     for (row, stage), reason in failed.items():
         # Else a row beside it, which has a letter of its own, open or closed.
-        if anew or any(one.holds(row) for one in asked):
+        made_from_it = [letter for one, letter in asked.get(row.sequence, ()) if anew or one.holds(row)]
+        if made_from_it:
             event_id = str(EventId(source, row.sequence, row.child))
-            origin = by_sequence[row.sequence]
+            origin = made_from_it[-1]
             found.append(
-                replace(origin, event_id=event_id, stage=stage, reason=reason, at=0.0, batch="", result="")
+                replace(
+                    origin,
+                    event_id=event_id,
+                    stage=stage,
+                    reason=reason,
+                    at=0.0,
+                    batch="",
+                    result="",
+                    first_reason=f'at "{origin.stage}": {origin.first_reason or origin.reason}',
+                )
             )
     return found
 

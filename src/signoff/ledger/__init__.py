@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from signoff.ledger.dead_letters import DeadLetter, DeadLetters, close_letters, drop_letters
+from signoff.ledger.dead_letters import DeadLetters, close_letters, drop_letters
 from signoff.ledger.ledger import Books, Ledger
+from signoff.ledger.letter import DeadLetter
 from signoff.ledger.outcome import (
     Account,
     BatchRange,

@@ -23,20 +23,17 @@ import json
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Literal
 
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.outcome import BUFFER, OTHERS, UNITED, EventId, Outcome, Resolution, is_united
+from signoff.ledger.letter import OPEN, DeadLetter, Status, from_row
+from signoff.ledger.letter_filter import LetterFilter
+from signoff.ledger.letters_schema import BRIEF, OF_BUFFER, SCHEMA, UPGRADES, UPSERT, VERSION
+from signoff.ledger.outcome import OTHERS, UNITED, EventId, Outcome, Resolution, is_united
 from signoff.ledger.store import Store
 from signoff.pipeline.secrets import redact
-
-Status = Literal["stored", "replaying", "handed", "dropping", "replayed", "dropped"]
-OPEN: tuple[Status, ...] = ("stored", "replaying", "handed", "dropping")
-"""The letters that are still of concern; the others are history."""
 
 KEEP_CLOSED = 10_000
 """Replayed and dropped letters kept as history."""
@@ -44,110 +41,9 @@ KEEP_CLOSED = 10_000
 CHUNK = 5_000
 """Letters handled in one transaction, so that nobody waits long for the lock."""
 
-VERSION = 7
-SCHEMA = """
-CREATE TABLE letters (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, event_id TEXT NOT NULL, stage TEXT NOT NULL,
-    source TEXT NOT NULL, sequence INTEGER NOT NULL, child TEXT NOT NULL, reason TEXT NOT NULL,
-    at REAL NOT NULL, payload BLOB NOT NULL, headers TEXT NOT NULL, received_at REAL,
-    attempts INTEGER NOT NULL, status TEXT NOT NULL, message_id TEXT,
-    incomplete TEXT NOT NULL DEFAULT '', result TEXT NOT NULL DEFAULT '', batch TEXT NOT NULL DEFAULT '',
-    handed TEXT NOT NULL DEFAULT '', UNIQUE (event_id, stage)
-);
-CREATE INDEX letters_by_status ON letters (status, id);
-CREATE INDEX letters_by_origin ON letters (source, sequence)
-"""
-
-UPGRADES = {
-    1: "ALTER TABLE letters ADD COLUMN message_id TEXT",
-    2: "ALTER TABLE letters ADD COLUMN incomplete TEXT NOT NULL DEFAULT ''",
-    3: "ALTER TABLE letters ADD COLUMN result TEXT NOT NULL DEFAULT ''",
-    4: "ALTER TABLE letters ADD COLUMN batch TEXT NOT NULL DEFAULT ''",
-    5: "ALTER TABLE letters ADD COLUMN handed TEXT NOT NULL DEFAULT ''",
-    6: """UPDATE letters SET incomplete = 'its source could not read it whole: ' || reason
-          WHERE stage = source AND (reason LIKE '%only the beginning is kept' OR reason LIKE 'file is %'
-          OR reason LIKE 'row has %' OR reason LIKE 'row is not %')""",
-}
-
-_BRIEF = (
-    "id, event_id, stage, reason, at, x'' AS payload, '{}' AS headers, received_at, attempts, status, "
-    "message_id, incomplete, result, batch, handed"
-)
-
-_OF_BUFFER = f"source GLOB '*{BUFFER}' AND message_id IS NOT NULL"
-
-_UPSERT = """
-INSERT INTO letters (event_id, stage, source, sequence, child, reason, at, payload, headers, received_at,
-                     message_id, incomplete, attempts, status)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, 'stored')
-ON CONFLICT (event_id, stage) DO UPDATE SET reason = excluded.reason, payload = excluded.payload,
-    headers = excluded.headers, received_at = excluded.received_at, message_id = excluded.message_id,
-    incomplete = excluded.incomplete, result = '',
-    batch = CASE WHEN status IN ('replayed', 'dropped') THEN '' ELSE batch END,
-    at = CASE WHEN status IN ('replayed', 'dropped') THEN excluded.at ELSE at END,
-    status = CASE WHEN status IN ('replayed', 'dropped') THEN 'stored' ELSE status END
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """One stored row. `stage` is the transform or sink that could not take it."""
-
-    event_id: str
-    stage: str
-    reason: str
-    payload: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
-    received_at: float | None = None
-    """Seconds since the epoch."""
-    at: float = 0.0
-    """When it became a dead letter; 0 takes the time of `add`."""
-    attempts: int = 1
-    """How often it was tried: once, and once for each replay that failed."""
-    status: Status = "stored"
-    message_id: str | None = None
-    """The id the event came with; of a row from a buffer, the id it has at its sink."""
-    incomplete: str = ""
-    """Why this is not the whole event, and cannot be replayed; '' if it can."""
-    result: str = ""
-    """How the last replay ended: `delivered`, or where and why it was dropped. While it is handed on: what is
-    known so far."""
-    batch: str = ""
-    """The name of the batch under which its rows are, or were, replayed."""
-    handed: tuple[str, ...] = ()
-    """The sinks behind which its rows are in another log, and not settled."""
-
-    @property
-    def event(self) -> EventId:
-        return EventId.parse(self.event_id)
-
-    @property
-    def source(self) -> str:
-        return self.event.source
-
-    @property
-    def sequence(self) -> int:
-        return self.event.sequence
-
-    @property
-    def child(self) -> str:
-        return self.event.child
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.event_id, self.stage
-
-    @property
-    def made_from(self) -> tuple[str, ...]:
-        """Of a row from a buffer: its ids in the account of the source whose events it was made from."""
-        if not self.source.endswith(BUFFER) or self.message_id is None:
-            return ()
-        first = EventId.parse(self.message_id)
-        others = [int(number) for number in self.headers.get(OTHERS, "").split(",") if number]
-        return self.message_id, *(str(EventId(first.source, number, first.child)) for number in others)
-
-
 Letters = list[DeadLetter]
+HandedOn = tuple[Sequence[DeadLetter], Sequence[str], str]
+"""Letters whose rows are in the logs behind some sinks, and what is known of the rest of their rows."""
 
 
 class DeadLetters:
@@ -167,10 +63,11 @@ class DeadLetters:
         while chunk := list(islice(rest, CHUNK)):
             values = [self._values(letter) for letter in chunk]
             with self._store.write() as db:
-                db.executemany(_UPSERT, values)
+                db.executemany(UPSERT, values)
 
     def each(
         self,
+        chosen: LetterFilter | None = None,
         *,
         stage: str | None = None,
         source: str | None = None,
@@ -181,24 +78,28 @@ class DeadLetters:
     ) -> Iterator[DeadLetter]:
         """Letters in the order in which they came, a page at a time: there may be more than fit into memory.
 
-        `reason` is a part of the text, whatever its case; `brief` leaves payload and headers empty.
+        `chosen` says which; or `stage`, `source` and `reason`, as there. `brief` leaves payload and headers
+        empty.
         """
-        where, values = _where(stage, source, reason, statuses)
-        columns = _BRIEF if brief else "*"
+        chosen = chosen or LetterFilter(stage, source, reason)
+        where, values = chosen.where(statuses)
+        columns = BRIEF if brief else "*"
         after, left = 0, sys.maxsize if limit is None else limit
         while left > 0:
             with self._store.read() as db:
                 page = db.execute(
                     f"SELECT {columns} FROM letters WHERE {where} AND id > ? ORDER BY id LIMIT ?",
-                    [*values, after, min(left, CHUNK)],
+                    [*values, after, CHUNK],
                 ).fetchall()
-            yield from map(_letter, page)
-            if len(page) < min(left, CHUNK):
+            kept = [letter for letter in map(from_row, page) if chosen.keeps(letter)][:left]
+            yield from kept
+            if len(page) < CHUNK:
                 return
-            after, left = page[-1]["id"], left - len(page)
+            after, left = page[-1]["id"], left - len(kept)
 
     def list(
         self,
+        chosen: LetterFilter | None = None,
         *,
         stage: str | None = None,
         source: str | None = None,
@@ -208,9 +109,8 @@ class DeadLetters:
         brief: bool = False,
     ) -> Letters:
         """`each`, all at once."""
-        return [
-            *self.each(stage=stage, source=source, reason=reason, statuses=statuses, limit=limit, brief=brief)
-        ]
+        chosen = chosen or LetterFilter(stage, source, reason)
+        return [*self.each(chosen, statuses=statuses, limit=limit, brief=brief)]
 
     def get(self, event_id: str, stage: str | None = None) -> Letters:
         """The letters of one event id, whatever their status."""
@@ -222,7 +122,7 @@ class DeadLetters:
         """The letters of an event and of all rows made from it, also of those that came from a buffer."""
         event = EventId(source, sequence)
         found = self._select(
-            f"(source = ? AND sequence = ?) OR ({_OF_BUFFER} AND "
+            f"(source = ? AND sequence = ?) OR ({OF_BUFFER} AND "
             "(message_id = ? OR message_id GLOB ? OR (message_id GLOB ? AND headers GLOB ?))) ORDER BY id",
             [source, sequence, str(event), f"{event}/*", f"{source}/*", f'*"{OTHERS}"*{sequence}*'],
         )
@@ -257,14 +157,18 @@ class DeadLetters:
         }  # fmt: skip
 
     def count(self, *, stage: str | None = None, statuses: Sequence[Status] = OPEN) -> int:
-        where, values = _where(stage, None, None, statuses)
+        where, values = LetterFilter(stage).where(statuses)
         with self._store.read() as db:
             (number,) = db.execute(f"SELECT count(*) FROM letters WHERE {where}", values).fetchone()
         return int(number)
 
+    def waiting(self) -> int:
+        """How many are being replayed, or were handed on and are not settled yet."""
+        return self.count(statuses=("replaying", "handed"))
+
     def counts(self, statuses: Sequence[Status] = OPEN) -> dict[tuple[str, str], int]:
         """Number of letters by (stage, reason), the most frequent first."""
-        where, values = _where(None, None, None, statuses)
+        where, values = LetterFilter().where(statuses)
         with self._store.read() as db:
             found = db.execute(
                 f"SELECT stage, reason, count(*) AS n FROM letters WHERE {where} "
@@ -275,7 +179,7 @@ class DeadLetters:
 
     def by_stage(self) -> Sequence[tuple[str, str, int]]:
         """Source, stage and number of the open letters."""
-        where, values = _where(None, None, None, OPEN)
+        where, values = LetterFilter().where(OPEN)
         with self._store.read() as db:
             found = db.execute(
                 f"SELECT source, stage, count(*) AS n FROM letters WHERE {where} GROUP BY source, stage",
@@ -285,7 +189,7 @@ class DeadLetters:
 
     def keys(self, statuses: Sequence[Status] = OPEN, source: str | None = None) -> set[tuple[str, str]]:
         """(event id, stage) of every letter with one of these statuses."""
-        where, values = _where(None, source, None, statuses)
+        where, values = LetterFilter(source=source).where(statuses)
         with self._store.read() as db:
             found = db.execute(f"SELECT event_id, stage FROM letters WHERE {where}", values)
             return {(row["event_id"], row["stage"]) for row in found}
@@ -308,14 +212,9 @@ class DeadLetters:
                 [(batch, *letter.key) for letter in letters],
             )
 
-    def hand_on(self, letters: Iterable[DeadLetter], sinks: Sequence[str], result: str) -> None:
+    def hand_on(self, letters: Sequence[DeadLetter], sinks: Sequence[str], result: str) -> None:
         """Rows of these are in the logs behind some sinks; what becomes of them there is not known yet."""
-        with self._store.write() as db:
-            db.executemany(
-                "UPDATE letters SET status = 'handed', handed = ?, result = ? "
-                "WHERE event_id = ? AND stage = ? AND status = 'replaying'",
-                [(json.dumps(list(sinks)), result, *letter.key) for letter in letters],
-            )
+        self.resolve_all((), [(letters, sinks, result)])
 
     def take_back(self, letter: DeadLetter, sink: str, result: str) -> None:
         """What is behind one of the sinks is settled, but not what is behind the others."""
@@ -354,13 +253,16 @@ class DeadLetters:
         """Mark one letter after its replay; the engine calls `close_letters`: it tells the ledger first."""
         self.resolve_all([Resolution(event_id, stage, outcome, reason)])
 
-    def resolve_all(self, resolutions: Sequence[Resolution]) -> None:
+    def resolve_all(self, resolutions: Sequence[Resolution], handed: Sequence[HandedOn] = ()) -> None:
+        """Mark letters after their replay. Those that went as one batch are marked at once: if a batch is
+        replayed again after a kill, none is missing; so it has the same name, and nothing is taken twice."""
         failed = [r for r in resolutions if r.outcome == Outcome.DEAD_LETTERED]
         closed = [r for r in resolutions if r.outcome != Outcome.DEAD_LETTERED]
         with self._store.write() as db:
             db.executemany(
-                "UPDATE letters SET status = 'stored', attempts = attempts + 1, at = ?, reason = ?, "
-                "batch = '', handed = '', result = '' "
+                "UPDATE letters SET status = 'stored', attempts = attempts + 1, at = ?, "
+                "first_reason = CASE WHEN first_reason = '' AND reason != ?2 THEN reason "
+                "ELSE first_reason END, reason = ?2, batch = '', handed = '', result = '' "
                 "WHERE event_id = ? AND stage = ? AND status IN ('replaying', 'handed')",
                 [(self._now(), redact(r.reason), r.event_id, r.stage) for r in failed],
             )
@@ -369,6 +271,12 @@ class DeadLetters:
                 "WHERE event_id = ? AND stage = ?",
                 [(self._now(), redact(r.reason) or r.outcome, r.event_id, r.stage) for r in closed],
             )
+            for letters, sinks, result in handed:
+                db.executemany(
+                    "UPDATE letters SET status = 'handed', handed = ?, result = ? "
+                    "WHERE event_id = ? AND stage = ? AND status = 'replaying'",
+                    [(json.dumps(list(sinks)), result, *letter.key) for letter in letters],
+                )
             _forget_history(db)
 
     def begin_drop(self, letters: Iterable[DeadLetter]) -> Letters:
@@ -409,7 +317,7 @@ class DeadLetters:
     def _select(self, where: str, values: Sequence[object], columns: str = "*") -> Letters:
         with self._store.read() as db:
             found = db.execute(f"SELECT {columns} FROM letters WHERE {where}", values)
-            return [_letter(row) for row in found]
+            return [from_row(row) for row in found]
 
     def _values(self, letter: DeadLetter) -> tuple[object, ...]:
         event = letter.event
@@ -421,7 +329,7 @@ class DeadLetters:
         return (
             letter.event_id, letter.stage, event.source, event.sequence, event.child, redact(letter.reason),
             letter.at or self._now(), letter.payload, json.dumps(headers), letter.received_at,
-            letter.message_id, redact(incomplete),
+            letter.message_id, redact(incomplete), redact(letter.first_reason),
         )  # fmt: skip
 
 
@@ -430,18 +338,20 @@ def close_letters(
     letters: DeadLetters,
     resolutions: Sequence[Resolution],
     further: Sequence[DeadLetter] = (),
+    handed: Sequence[HandedOn] = (),
 ) -> None:
     """The engine's last step of a replay: account for it, then mark the letters. Repeatable.
 
     `resolutions`: how each replayed letter ended. `further`: letters of later stages that the replay
-    gave rise to; they are stored first and keep their origin dead-lettered.
+    gave rise to; they are stored first and keep their origin dead-lettered. `handed`: letters whose rows are
+    in another log; what becomes of them there is not known yet.
     """
     letters.add(further)
     new = [
         Resolution(letter.event_id, letter.stage, Outcome.DEAD_LETTERED, letter.reason) for letter in further
     ]
     ledger.resolve([*new, *resolutions])
-    letters.resolve_all(resolutions)
+    letters.resolve_all(resolutions, handed)
 
 
 def drop_letters(ledger: Ledger, letters: DeadLetters, chosen: Sequence[DeadLetter]) -> int:
@@ -453,32 +363,6 @@ def drop_letters(ledger: Ledger, letters: DeadLetters, chosen: Sequence[DeadLett
         ledger.resolve(dropped)
         number += letters.end_drop(part)
     return number
-
-
-def _where(
-    stage: str | None, source: str | None, reason: str | None, statuses: Sequence[Status]
-) -> tuple[str, list[object]]:
-    where, values = [f"status IN ({', '.join('?' * len(statuses))})"], [*statuses]
-    parts: list[object] = [*values]
-    for condition, value in (
-        ("stage = ?", stage),
-        ("source = ?", source),
-        ("instr(lower(reason), ?)", reason),
-    ):
-        if value is not None:
-            where.append(condition)
-            parts.append(value.lower() if value is reason else value)
-    return " AND ".join(where), parts
-
-
-def _letter(row: sqlite3.Row) -> DeadLetter:
-    return DeadLetter(
-        event_id=row["event_id"], stage=row["stage"], reason=row["reason"], payload=row["payload"],
-        headers=json.loads(row["headers"]), received_at=row["received_at"], at=row["at"],
-        attempts=row["attempts"], status=row["status"], message_id=row["message_id"],
-        incomplete=row["incomplete"], result=row["result"], batch=row["batch"],
-        handed=tuple(json.loads(row["handed"] or "[]")),
-    )  # fmt: skip
 
 
 def _forget_history(db: sqlite3.Connection) -> None:

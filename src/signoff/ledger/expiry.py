@@ -24,7 +24,7 @@ MOST_NAMED = 10
 """Sinks that are named in a reason."""
 _ERROR_LENGTH = 200
 """A reason is stored with each event: so much of a sink's error is enough."""
-_IN_THE_LOG = "in the log, in no batch yet"
+_IN_THE_LOG = "no batch had taken it from the log then"
 _NOBODY = "its batch was being worked on"
 
 

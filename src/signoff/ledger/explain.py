@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from signoff.ledger.dead_letters import DeadLetter, DeadLetters
+from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger, RowRecord
-from signoff.ledger.outcome import EventId, Outcome, SinkState, Wait
+from signoff.ledger.letter import DeadLetter
+from signoff.ledger.outcome import BUFFER, EventId, Outcome, SinkState, Wait
 from signoff.pipeline.graph import Graph
 
 State = Literal[
@@ -165,10 +166,20 @@ class _Story:
         if state == "in flight":
             return False, self._why_in_flight()
         if state == "refused":
-            return False, f"the source was given a negative answer: {self._reason(Outcome.REFUSED)}"
+            return False, f"the source is given a negative answer: {self._reason(Outcome.REFUSED)}"
         if state == "expired":
             return False, f"the source stopped waiting: {self._reason(Outcome.EXPIRED)}"
-        return True, _SETTLED[state]
+        return True, self._why_settled(state)
+
+    def _why_settled(self, state: State) -> str:
+        """What is left out of an event that was delivered or dropped is named by its rows."""
+        given_up = [row for row in self._rows if _is_given_up(row)]
+        if not given_up or state not in ("delivered", "dropped"):
+            return _SETTLED[state]
+        ends = dict.fromkeys(f"at {row.stage}: {row.reason}" for row in given_up)
+        if state == "delivered":
+            return f"a part of it was delivered, and a part was given up ({'; '.join(ends)})"
+        return f"what was to be delivered of it was given up ({'; '.join(ends)})"
 
     def _why_in_flight(self) -> str:
         assert self._batch is not None
@@ -186,12 +197,16 @@ class _Story:
             if wait.step in self._followed:
                 return f"at step {wait.step} it {self._followed[wait.step]}"
             return _waits_for(wait.step, sink)
-        if name.partition(".")[0] not in self._graph.nodes and not self._is_handed(sink):
+        if self._is_gone(name) and not self._is_handed(sink):
             return f"{name}, which is not in the pipeline, owes it; the next run makes a dead letter of it"
         if name not in self._graph.nodes and "." not in name:
             where = "to another pipeline or to a buffer; signoff status says what waits for what is gone"
             return f"{name}, which is not in the pipeline, has handed it on {_since(sink)} {where}"
         return f"{name} {'has it in its buffer' if self._is_handed(sink) else 'owes it'} {_since(sink)}"
+
+    def _is_gone(self, name: str) -> bool:
+        """Whether a sink is not in the pipeline any more."""
+        return name.partition(".")[0] not in self._graph.nodes
 
     def _owes(self, sink: SinkState) -> bool:
         if sink.owed is None and sink.rows_of is not None and sink.done is False:
@@ -231,6 +246,7 @@ class _Story:
         named = {row.stage for row in self._rows}
         # Who owed an event when it expired stands in the reason; since then nobody does.
         expired = any(row.outcome == Outcome.EXPIRED for row in self._rows)
+        negative = any(row.outcome in (Outcome.EXPIRED, Outcome.REFUSED) for row in self._rows)
         for name, sink in self._batch.sinks.items():
             owes = not sink.done and self._owes(sink)
             if owes and expired:
@@ -244,12 +260,40 @@ class _Story:
             elif owes:
                 yield Line(name, str(self._event), "owed", _since(sink))
             elif name not in named:
-                yield Line(name, str(self._event), "done", "took its rows, if any reached it")
+                yield Line(name, str(self._event), "done", self._done(name, negative))
+
+    def _done(self, name: str, negative: bool) -> str:
+        """What can be said of a sink that needs nothing more of the batch, and has named no row of the event.
+
+        What it took of an event that had expired, or had been refused at once, is not recorded.
+        """
+        gone = "; it is not in the pipeline any more" if self._is_gone(name) else ""
+        if negative:
+            return f"has done with the batch; what reached it of the event it may have taken, or not{gone}"
+        or_buffer = ", or its buffer did," if self._has_buffer(name) else ","
+        return f"took its rows{or_buffer} if any reached it{gone}"
+
+    def _has_buffer(self, name: str) -> bool:
+        """Whether a sink has, or had, a buffer: its being done may mean that the rows are, or were, there."""
+        node = self._graph.nodes.get(name)
+        settings = getattr(node.config, "buffer", None) if node is not None else None
+        names = {name, getattr(settings, "name", None) or name}
+        return any((self._graph.state / "links" / f"{each}{BUFFER}").exists() for each in names)
 
     def _line_of_row(self, row: RowRecord) -> Line:
         event_id = str(EventId(self._event.source, row.row.sequence, row.row.child))
-        after = f" (letter closed: {row.resolved})" if row.resolved else ""
+        after = f" ({self._closed(row, event_id)})" if row.resolved else ""
         return Line(row.stage, event_id, row.outcome, row.reason + after)
+
+    def _closed(self, row: RowRecord, event_id: str) -> str:
+        """What became of a letter; its own record says more, as long as there is one."""
+        key = (row.letter or event_id, row.stage)
+        letter = next((x for x in (*self._letters, *self._further) if x.key == key), None)
+        if letter is not None and letter.status == "replayed" and letter.result:
+            return f"letter replayed: {letter.result}" if not letter.resubmitted else letter.result
+        if letter is not None and letter.status == "dropped":
+            return "letter dropped by hand"
+        return _CLOSED.get(row.resolved, f"letter closed: {row.resolved}")
 
     def _reason(self, outcome: Outcome) -> str:
         return next(row.reason for row in self._rows if row.outcome == outcome)
@@ -264,11 +308,22 @@ class _Story:
 
 
 _SETTLED = {
-    "delivered": "every sink that was to have a row of it has signed",
+    "delivered": "every sink that its acknowledgement waits for has signed",
     "dropped": "nothing of it was left to deliver",
     "dead_lettered": "what could not be delivered is stored as a dead letter",
     "settled": "it is settled since long; only the counts of its batch are kept",
 }
+
+
+_CLOSED = {
+    "delivered": "letter replayed: delivered",
+    "moved": "letter replayed, and failed at a later stage, or resubmitted",
+}
+
+
+def _is_given_up(row: RowRecord) -> bool:
+    """A row that nobody will deliver: dropped by policy, or a letter that was closed without delivery."""
+    return Outcome.DROPPED in (row.outcome, row.resolved)
 
 
 def as_text(payload: bytes) -> tuple[str, str]:

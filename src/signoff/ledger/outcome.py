@@ -45,6 +45,17 @@ UNITED = "~"
 once for each of them, always with the same child. It is the same sign as in `signoff.transforms.uniting`."""
 
 
+EDITED = "+"
+"""Begins the first part of the child of a row that was made from a corrected event: `incoming/39/+1` is the
+first one that was resubmitted for `incoming/39`, `incoming/39/+2` the second."""
+
+
+def edition(child: str) -> str:
+    """`+1` for a row of the first corrected event; '' for one of the event as it came."""
+    first = child.partition("/")[0]
+    return first if first.startswith(EDITED) else ""
+
+
 def is_united(child: str) -> bool:
     """Whether a row was made of several events, or made from such a row."""
     return child.startswith(UNITED) or f"/{UNITED}" in child
@@ -129,6 +140,8 @@ class Resolution:
     letter: str = ""
     """Of `dead_lettered`: the id of another letter that stands for it, if that is of a row it was made into
     behind a log."""
+    moved: bool = False
+    """It failed at a later stage, or was resubmitted: another letter stands for it."""
 
 
 @dataclass(frozen=True, slots=True)

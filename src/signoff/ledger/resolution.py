@@ -20,6 +20,8 @@ from signoff.ledger.outcome import BUFFER, EventId, Outcome, Resolution, RowOutc
 from signoff.ledger.sequences import from_bytes, to_bytes
 from signoff.pipeline.secrets import redact
 
+MOVED_ON = "moved"
+"""What became of a letter whose row came further when it was replayed, and failed there."""
 _ALLOWED = frozenset({Outcome.DELIVERED, Outcome.DROPPED, Outcome.DEAD_LETTERED})
 
 
@@ -146,11 +148,12 @@ def _apply(db: sqlite3.Connection, source: str, sequence: int, asked: _Asked, de
             (source, sequence, child, resolution.stage, redact(resolution.reason), delivered, asked.letter),
         )
     else:
+        moved = resolution.moved and resolution.outcome == Outcome.DROPPED
         # A letter dropped by hand while its replay was under way was delivered all the same.
         done = db.execute(
             "UPDATE exceptions SET resolved = ? WHERE source = ? AND sequence = ? AND child = ? "
-            "AND stage = ? AND outcome = 'dead_lettered' AND resolved IN ('', 'dropped')",
-            (resolution.outcome.value, source, sequence, child, resolution.stage),
+            "AND stage = ? AND outcome = 'dead_lettered' AND resolved IN ('', 'dropped', 'moved')",
+            (MOVED_ON if moved else resolution.outcome.value, source, sequence, child, resolution.stage),
         )
     return done.rowcount
 

@@ -39,6 +39,8 @@ CHILD = "_child"
 RECEIVED_AT = "_received_at"
 OTHERS = "_others"
 MARK = "_mark_"
+EDITION = "_edition"
+"""What the names of rows made from a corrected event begin with; see `ledger.outcome.EDITED`."""
 IDENTITY = "_identity"
 """The id a row came with, where it keeps it."""
 """Begins the name of a column that says, in microseconds, up to where a window was closed when the batch
@@ -293,14 +295,16 @@ def begin(
 ) -> tuple[Frame, View]:
     """A frame over what a source gives: `df` has the lineage columns, `error`, and `columns`.
 
-    With `counts` it is noted of each row at which step it has ended (see `Frame.ends`).
+    With `counts` it is noted of each row at which step it has ended (see `Frame.ends`). Where the column
+    `EDITION` is there, it is the beginning of the rows' names.
     """
-    frame = Frame(df, childless=True, ends=[] if counts else None)
+    edited = EDITION in df.columns
+    frame = Frame(df, childless=not edited, ends=[] if counts else None)
     alive, error = frame.fresh("alive"), frame.fresh("error")
     names = {name: frame.fresh(name) for name in columns}
     frame.df = df.select(
         SEQUENCE,
-        F.lit("").alias(CHILD),
+        (F.col(EDITION) if edited else F.lit("")).alias(CHILD),
         F.col("received_at").alias(RECEIVED_AT),
         # As a column of its own Spark need not compute it first, in a step before all others.
         (F.col(WHOLE) if WHOLE in df.columns else F.col("error").isNull()).alias(alive),

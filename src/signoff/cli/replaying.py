@@ -1,0 +1,119 @@
+"""Having dead letters replayed: by the run that is alive, or here; with a bar on a terminal."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from signoff.errors import StateError
+from signoff.ledger import DeadLetter, DeadLetters, RunLock
+from signoff.pipeline.graph import Graph
+
+_POLL_S = 0.1
+_LOOK_S = 0.5
+"""How often the bar looks how many are left, where nobody waits for them otherwise."""
+
+
+def replay_letters(
+    file: Path, graph: Graph, letters: DeadLetters, chosen: list[DeadLetter], wait: bool
+) -> None:
+    """Have the run do it, or do it here, which then does need the secrets."""
+    if RunLock(graph.state).held_by() is not None:
+        letters.request_replay(chosen)
+        if wait:
+            _await(graph, letters, len(chosen))
+        return
+    from signoff.catalog import default
+    from signoff.engine.replay import replay_now
+    from signoff.pipeline.load import load
+
+    whole = load(file, default())
+    letters.request_replay(chosen)
+    try:
+        with _watching(graph, len(chosen)):
+            replay_now(whole)
+    except BaseException as error:
+        if RunLock(graph.state).held_by() is None:
+            letters.withdraw(chosen)
+            raise
+        if not isinstance(error, StateError):
+            raise
+        if wait:  # a run has begun meanwhile, and sees to them
+            _await(graph, letters, len(chosen))
+
+
+def _await(graph: Graph, letters: DeadLetters, asked: int) -> None:
+    """Wait until the run has resolved them, or is gone."""
+    lock = RunLock(graph.state)
+    with _Shown(asked, "waiting for the run") as shown:
+        while left := letters.waiting():
+            shown.left(left)
+            if lock.held_by() is None:
+                typer.echo("the run has ended; what is left is replayed by the next one", err=True)
+                return
+            time.sleep(_POLL_S)
+        shown.left(0)
+
+
+@contextmanager
+def _watching(graph: Graph, asked: int) -> Iterator[None]:
+    """Show how far a replay is that is done in this process."""
+    over = threading.Event()
+
+    def look() -> None:
+        with DeadLetters(graph.state / "dead_letters.db", readonly=True) as letters, _Shown(asked) as shown:
+            while not over.wait(_LOOK_S):
+                shown.left(letters.waiting())
+            shown.left(letters.waiting())
+
+    watcher = threading.Thread(target=look, name="replay-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+class _Shown:
+    """How many of the letters are done: a bar on a terminal, elsewhere a line when the number has changed."""
+
+    def __init__(self, asked: int, what: str = "replaying") -> None:
+        self._asked, self._what, self._said = asked, what, -1
+        console = Console(stderr=True)
+        self._bar = (
+            Progress(
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+                console=console, transient=True,
+            )
+            if console.is_terminal
+            else None
+        )  # fmt: skip
+        self._task = self._bar.add_task(what, total=asked) if self._bar else None
+
+    def __enter__(self) -> _Shown:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def left(self, number: int) -> None:
+        # Others may have been asked for by somebody else: they wait as well.
+        done = max(0, self._asked - number)
+        if done == self._said:
+            return
+        self._said = done
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done)
+        else:
+            typer.echo(f"{self._what}: {done} of {self._asked} done", err=True)

@@ -1,0 +1,66 @@
+"""Which dead letters are meant: by stage, source, reason and time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from signoff.ledger.letter import DeadLetter, Status
+
+
+@dataclass(frozen=True, slots=True)
+class LetterFilter:
+    """All that is given must hold; nothing given: every letter."""
+
+    stage: str | None = None
+    source: str | None = None
+    reason: str | None = None
+    """A part of the reason, or of the first one, whatever its case."""
+    pattern: str | None = None
+    """A regular expression (Python's), found anywhere in the reason or in the first one."""
+    since: float | None = None
+    """Became a letter, or failed last, at this time or later; seconds since the epoch."""
+    until: float | None = None
+    """Before this time."""
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, each.name) is not None for each in fields(self))
+
+    def where(self, statuses: Sequence[Status]) -> tuple[str, list[object]]:
+        """The condition in SQL, but for the pattern, which is looked at letter by letter (`keeps`)."""
+        where = [f"status IN ({', '.join('?' * len(statuses))})"]
+        values: list[object] = [*statuses]
+        part = None if self.reason is None else self.reason.lower()
+        for condition, value in (
+            ("stage = ?", self.stage),
+            ("source = ?", self.source),
+            ("instr(lower(reason) || char(10) || lower(first_reason), ?)", part),
+            ("at >= ?", self.since),
+            ("at < ?", self.until),
+        ):
+            if value is not None:
+                where.append(condition)
+                values.append(value)
+        return " AND ".join(where), values
+
+    def has(self, letter: DeadLetter) -> bool:
+        """Whether all of it holds for a letter, whatever its status."""
+        reasons = f"{letter.reason}\n{letter.first_reason}".lower()
+        return (
+            self.stage in (None, letter.stage)
+            and self.source in (None, letter.source)
+            and (self.reason is None or self.reason.lower() in reasons)
+            and (self.since is None or letter.at >= self.since)
+            and (self.until is None or letter.at < self.until)
+            and self.keeps(letter)
+        )
+
+    def keeps(self, letter: DeadLetter) -> bool:
+        """Whether the pattern is found."""
+        if self.pattern is None:
+            return True
+        found = re.compile(self.pattern).search  # compiled once: `re` remembers it
+        return found(letter.reason) is not None or (
+            bool(letter.first_reason) and found(letter.first_reason) is not None
+        )
