@@ -238,9 +238,10 @@ def walk(
     waits: Waits,
     sinks: frozenset[str] | None = None,
     hears: Hears = lambda *_: None,
+    edition: str = "",
 ) -> Iterator[End | Arrival]:
-    """What becomes of an event on the way to some sinks, or all."""
-    rows: dict[tuple[str, str | None], list[Row]] = {(source, None): [(source, sequence, "")]}
+    """What becomes of an event on the way to some sinks, or all. `edition`: of a corrected one."""
+    rows: dict[tuple[str, str | None], list[Row]] = {(source, None): [(source, sequence, edition)]}
     reached = world.reached_from(source)
     for step in world.steps:
         wanted = sinks is None or world.sinks_behind(step.name) & sinks

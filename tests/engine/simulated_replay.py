@@ -20,7 +20,7 @@ from signoff.engine.compile import ErrorPlan, Plan, SinkPlan
 from signoff.engine.replay import Replayer
 from signoff.engine.result import Kind
 from signoff.pipeline.graph import Graph
-from signoff.transforms.frame import CHILD, SEQUENCE
+from signoff.transforms.frame import CHILD, EDITION, SEQUENCE
 from tests.engine.settlement_model import Arrival, Row, walk
 from tests.engine.simulated_run import _ID, _VALUE, Frame, Machine, Query
 
@@ -111,7 +111,8 @@ class _Replay:
             if self._comes(step, row) and (said != "reached" or step == self.entry):
                 wide(row)[f"{said} {step}"] = "so it is"
 
-        for one in walk(self.world, self.source, number, self.query._waits, self.sinks, hears):
+        edition = event.get(EDITION) or ""
+        for one in walk(self.world, self.source, number, self.query._waits, self.sinks, hears, edition):
             if isinstance(one, Arrival):
                 if self._comes(one.sink, one.row):
                     wide(one.plain)[f"alive {one.sink} {one.delivery}"] = True

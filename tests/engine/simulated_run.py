@@ -661,6 +661,12 @@ class FusedLedger(Ledger):
         self.machine.point("after the record")
         return recorded
 
+    def resolve(self, *args: Any, **kwargs: Any) -> Any:
+        self.machine.point("before letters are accounted for")
+        resolved = super().resolve(*args, **kwargs)
+        self.machine.point("after letters are accounted for")
+        return resolved
+
     def release(self, *args: Any, **kwargs: Any) -> Any:
         self.machine.point("before the release")
         released = super().release(*args, **kwargs)

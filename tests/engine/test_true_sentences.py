@@ -25,6 +25,7 @@ from signoff.ledger import DeadLetter, drop_letters
 from signoff.ledger.explain import Explanation, Line, explain
 from signoff.ledger.letter import OPEN
 from signoff.ledger.outcome import BUFFER, EventId, RowRef
+from signoff.ledger.resubmission import resubmit, why_not
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
 from tests.engine.settlement_model import Arrival, Model, SinkScript, World, walk
@@ -53,6 +54,8 @@ class ToldRun(Run):
         self.beginning = Model(self.first)
         self.changed = False
         self.renamed: dict[str, str] = {}
+        self.resubmitted: dict[tuple[str, str], str] = {}
+        """The corrected event in the place of a letter."""
         self.by_hand: set[tuple[str, str]] = set()
         """Letters that were dropped by hand."""
 
@@ -82,6 +85,8 @@ class ToldRun(Run):
             super().act(action)
         elif self.rng.random() < 0.3:
             self.drop_by_hand()
+        elif self.rng.random() < 0.3:
+            self.resubmit()
         else:
             self.world.mended = self.rng.choice((0.0, 0.5, 1.0))
             self.replay()
@@ -93,6 +98,17 @@ class ToldRun(Run):
             drop_letters(self.machine.ledger, letters, chosen)
             self.by_hand |= {x.key for x in chosen}
             self.note(f"dropped by hand: {sorted(x.key for x in chosen)}")
+
+    def resubmit(self) -> None:
+        """A corrected event in the place of a letter; it is replayed with the others, some time."""
+        letters = self.machine.letters
+        fit = [x for x in letters.list(statuses=("stored", "dropping")) if not why_not(x)]
+        if not fit:
+            return
+        old = self.rng.choice(fit)
+        new = resubmit(self.machine.ledger, letters, old, old.payload)
+        self.resubmitted[old.key] = new.event_id
+        self.note(f"{old.key} is resubmitted as {new.event_id}")
 
     def replay(self) -> None:
         """As the command does it: those that cannot be replayed are not tried."""
@@ -235,6 +251,8 @@ class ToldRun(Run):
             assert said or not gone or line.state == "owed", f"{name} is gone, and nobody says so"
         if "letter replayed: delivered" in line.text:
             self.check_delivered(line.event_id, name)
+        if "resubmitted as" in line.text:
+            assert self.resubmitted[line.event_id, name] in line.text
         if "dropped by hand" in line.text:
             keys = {(line.event_id, name)} | {x.key for x in story.letters if x.stage == name}
             assert keys & self.by_hand
@@ -255,7 +273,10 @@ class ToldRun(Run):
         if letter.attempts > 1 and letter.status in OPEN:
             assert letter.reason == reasons[0] or letter.first_reason, f"{reasons[0]} is lost"
         if letter.first_reason and not letter.first_reason.startswith('at "'):
-            assert letter.first_reason in reasons or letter.first_reason.split(": ")[-1] in reasons
+            # A corrected event has it of the letter it takes the place of.
+            same = [key for key in self.outside.lettered if EventId.parse(key[0]).sequence == letter.sequence]
+            known = [reason for key in same for reason in self.outside.lettered[key]]
+            assert letter.first_reason in known or letter.first_reason.split(": ")[-1] in known
 
     def check_delivered(self, event_id: str, stage: str) -> None:
         if stage in self.scripts and BUFFER not in event_id:
@@ -292,7 +313,9 @@ class ToldRun(Run):
         if letter.source.endswith(BUFFER) or letter.stage in self.scripts:
             return []
         sinks = frozenset(self.world.sinks_behind(letter.stage))
-        walked = walk(self.world, letter.source, letter.sequence, lambda *_: False, sinks)
+        walked = walk(
+            self.world, letter.source, letter.sequence, lambda *_: False, sinks, edition=letter.edition
+        )
         return [
             one
             for one in walked
