@@ -19,10 +19,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 
 class SignoffError(Exception):
     """The base of all errors a user may want to catch."""
+
+
+class Line(int):
+    """A line of a file that is not the pipeline file itself: of one that it includes, of an overlay. With 0,
+    what is no file at all (`--set NAME`)."""
+
+    file: str
+
+    def __new__(cls, number: int, file: str) -> Self:
+        line = super().__new__(cls, number)
+        line.file = file
+        return line
+
+    def __reduce__(self) -> tuple[type[Line], tuple[int, str]]:
+        return Line, (int(self), self.file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +51,10 @@ class Problem:
     hint: str = ""
     file: str = ""
     line: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.line, Line):
+            object.__setattr__(self, "file", self.line.file)
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line} " if self.line else (f"{self.file} " if self.file else "")

@@ -31,6 +31,12 @@ def test_a_pipeline_can_be_looked_at_in_a_shell_that_does_not_have_its_secrets(t
     assert set(load(file, default(), {}, require_secrets=False).nodes) == {"incoming", "table"}
 
 
+def test_a_default_counts_where_its_variable_is_not_set(tmp_path: Path) -> None:
+    file = written(tmp_path, PIPELINE.replace("port: 0", 'port: "${ALARMS_PORT:-8080}"'))
+    graph = load(file, default(), {}, require_secrets=False)
+    assert graph.nodes["incoming"].config.port == 8080  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [

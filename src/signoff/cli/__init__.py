@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 import signoff
+from signoff.cli.layered import with_layers
 from signoff.errors import PipelineError, SignoffError, StateError
 
 COMMANDS = {
@@ -33,7 +34,9 @@ COMMANDS = {
     "restore": "Put a backup in the place of the state directory, which must not be there; then say what "
     "follows.",
     "check": "Report every problem of a pipeline at once.",
+    "test": "Run the tests of a pipeline, without its servers.",
     "graph": "Draw a pipeline, in the terminal or as Mermaid.",
+    "config": "Print the pipeline that is run, as one YAML file.",
     "describe": "Describe the types of nodes and their fields.",
     "new": "Write a starter project that runs as it is.",
 }
@@ -76,7 +79,7 @@ def _command(name: str) -> Any:
         single.command(name)(module.command)
         command = typer.main.get_command(single)
     command.name = name
-    return command
+    return with_layers(command)
 
 
 app = typer.Typer(

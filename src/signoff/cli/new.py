@@ -46,6 +46,18 @@ sinks:
     table: failed_equipment
     retry: {{attempts: 5, initial_ms: 100, max_ms: 5000}}
     on_failure: dead_letter    # dead_letter | refuse | drop
+
+tests:                         # signoff test pipeline.yaml
+  failed equipment goes to the table and a broken line is a dead letter:
+    given:
+      incoming:
+        - {{stationId: 1, alarmId: 303, eventTime: 2021-05-01 10:00:00 UTC, value: 4.2}}
+        - {{stationId: 2, alarmId: 304, eventTime: 2021-05-01 10:01:00 UTC, value: 4.5}}
+        - '{{"stationId": 3, "alar'
+    expect:
+      archive: 2
+      table: [{{stationId: 1, value: 4.2}}]
+    letters: [{{stage: parsed, reason: not valid JSON}}]
 """
 
 README = """\
@@ -56,6 +68,7 @@ them malformed.
 
     signoff check pipeline.yaml               # is it right?
     signoff graph pipeline.yaml               # what does it look like?
+    signoff test pipeline.yaml                # does it do what it should?
     signoff run pipeline.yaml --once          # process what is there, settle it, stop
     signoff audit pipeline.yaml               # what became of every event
     signoff dead-letters list pipeline.yaml   # what could not be processed, and why

@@ -22,6 +22,7 @@ from signoff.engine.control import Control
 from signoff.engine.engine import Engine
 from signoff.engine.lock import engine_lock
 from signoff.errors import PipelineError, SignoffError
+from signoff.pipeline.layers import Layers
 from signoff.pipeline.secrets import redact
 from signoff.private import make_state
 from signoff.watch.logs import set_up_logging
@@ -39,7 +40,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: control.stop(job["drain_s"]))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        return run(Path(job["file"]), control)
+        return run(Path(job["file"]), control, Layers.from_json(job["layers"]))
     except PipelineError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -51,11 +52,11 @@ def main() -> int:
         return 1
 
 
-def run(file: Path, control: Control) -> int:
+def run(file: Path, control: Control, layers: Layers) -> int:
     from signoff.catalog import default
     from signoff.pipeline.load import load
 
-    graph = load(file, default())
+    graph = load(file, default(), layers=layers)
     make_state(graph.state)
     with engine_lock(graph.state):
         engine = Engine(graph, control)

@@ -298,6 +298,7 @@ class Run:
     def _engine_job(self) -> bytes:
         job = {
             "file": str(self._file),
+            "layers": self.graph.layers.to_json(),
             "drain_s": self.options.drain_s,
             "patience_s": self.options.patience_s,
             "log_format": self.options.log_format,

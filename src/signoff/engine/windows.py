@@ -71,9 +71,14 @@ class WindowQuery(KeepingQuery):
         return self._marks.holds_events
 
     @property
+    def all_given(self) -> bool:
+        """What it has closed is handed on."""
+        return self._marks.all_given
+
+    @property
     def idle(self) -> bool:
         """Everything in the log is in the state, and what it has closed is handed on."""
-        return super().idle and self._marks.all_given
+        return super().idle and self.all_given
 
     def _reader(self) -> DataStreamReader:
         return rows_stream(self.spark, self._schema)

@@ -15,6 +15,7 @@ from typing import Any
 
 from signoff.errors import PipelineError, Problem
 from signoff.pipeline import addresses
+from signoff.pipeline.cases import read_cases
 from signoff.pipeline.draft import Draft, DraftNode
 from signoff.pipeline.graph import Graph, Node, Port
 from signoff.pipeline.model import (
@@ -61,10 +62,12 @@ def check(draft: Draft, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
     checker.problems += problems_of(checker.nodes, checker.configs, draft.base, graph.state)
     checker.problems += addresses.problems_of(checker.nodes, checker.configs)
     checker.holding(graph)
+    tests, wrong = read_cases(draft, graph)
+    checker.problems += wrong
     if checker.problems:
         raise PipelineError(_in_order(checker.problems, draft.file))
     checker.patience(graph)
-    return replace(graph, warnings=tuple(_in_order(checker.warnings, draft.file)))
+    return replace(graph, warnings=tuple(_in_order(checker.warnings, draft.file)), tests=tests)
 
 
 def _in_order(problems: list[Problem], file: str) -> list[Problem]:

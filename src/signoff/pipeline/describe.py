@@ -15,9 +15,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from signoff.pipeline.cases import Case
 from signoff.pipeline.model import (
     KINDS,
-    NAME_PATTERN,
     Catalog,
     Kind,
     NodeConfig,
@@ -84,6 +84,26 @@ def fields_of(model: type[BaseModel], kind: Kind | None = None) -> list[FieldDoc
     return [field for field in found if not field.common] + [field for field in found if field.common]
 
 
+_REPEATED_NAME = r"^[A-Za-z{][A-Za-z0-9_{}]*$"
+"""Of a node, also of one with `for_each`."""
+_FOR_EACH = {
+    "type": ["object", "array"],
+    "description": "The node stands for several: {region: [north, south]}, or a list of mappings.",
+}
+_OF_SEVERAL_FILES: dict[str, Any] = {
+    "include": {
+        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
+        "description": "Further files of the same pipeline, relative to this one.",
+    },
+    "profiles": {
+        "type": "object",
+        "additionalProperties": {"type": ["object", "null"]},
+        "description": "Changes by name, chosen with --profile or SIGNOFF_PROFILE.",
+    },
+    "pipeline": {"type": "string", "description": "In a file with tests only: the pipeline they are of."},
+}
+
+
 def pipeline_schema(catalog: Catalog) -> dict[str, Any]:
     """The JSON Schema of a whole pipeline file, for editors."""
     settings = schema_of(Settings)
@@ -94,7 +114,7 @@ def pipeline_schema(catalog: Catalog) -> dict[str, Any]:
         for name, model in catalog.of(kind).items():
             schema = schema_of(model)
             definitions.update(schema.pop("$defs", {}))
-            schema["properties"] = {**schema["properties"], "type": {"const": name}}
+            schema["properties"] = {**schema["properties"], "type": {"const": name}, "for_each": _FOR_EACH}
             schema["required"] = list(dict.fromkeys(["type", *schema.get("required", [])]))
             schema["title"] = f"{name} {kind}"
             schema["description"] = model.summary
@@ -103,14 +123,24 @@ def pipeline_schema(catalog: Catalog) -> dict[str, Any]:
         properties[f"{kind}s"] = {
             "type": "object",
             "description": _EXPLAINED[kind],
-            "propertyNames": {"pattern": NAME_PATTERN},
+            "propertyNames": {"pattern": _REPEATED_NAME},
             "additionalProperties": {"oneOf": choices},
         }
+    test = schema_of(Case)
+    definitions.update(test.pop("$defs", {}))
+    del test["properties"]["name"], test["properties"]["given"]["items"], test["properties"]["given"]["type"]
+    definitions["test"] = {**test, "required": ["given"]}
+    properties["tests"] = {"type": "object", "additionalProperties": {"$ref": "#/$defs/test"}}
+    properties |= _OF_SEVERAL_FILES
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Signoff pipeline",
         "type": "object",
-        "required": ["name", "sources", "sinks"],
+        "anyOf": [
+            {"required": ["name", "sources", "sinks"]},
+            {"required": ["include"]},
+            {"required": ["pipeline", "tests"]},
+        ],
         "additionalProperties": False,
         "patternProperties": {"^x-": {}},
         "properties": _with_references(properties),

@@ -47,3 +47,5 @@ class Draft:
     settings_lines: Mapping[str, int] = field(default_factory=dict)
     nodes: list[DraftNode] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    tests: dict[str, DraftNode] = field(default_factory=dict)
+    """The `tests:` block: each as if it were a node (see `cases`)."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from signoff.errors import Problem
+from signoff.pipeline.cases import Cases
+from signoff.pipeline.layers import Layers
 from signoff.pipeline.model import Kind, NodeConfig, Settings, SourceConfig
 
 
@@ -68,6 +70,10 @@ class Graph:
     """By name, each after the nodes it reads."""
     warnings: tuple[Problem, ...] = ()
     """What is not wrong but probably not meant either."""
+    layers: Layers = field(default_factory=Layers, repr=False)
+    """What was laid over the file: another process that loads it needs the same."""
+    tests: Cases = field(default_factory=Cases, repr=False)
+    """The `tests:` of the file; nobody but `signoff test` looks at them."""
 
     @property
     def name(self) -> str:

@@ -11,22 +11,38 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from signoff.errors import PipelineError, Problem
+from signoff.errors import Line, PipelineError, Problem
 from signoff.pipeline.check import check
 from signoff.pipeline.draft import Draft, DraftNode
 from signoff.pipeline.graph import Graph
+from signoff.pipeline.layers import (
+    INCLUDE,
+    PROFILES,
+    Includes,
+    Layers,
+    Text,
+    chosen,
+    lay_over,
+    set_value,
+    text_of,
+    unknown_profiles,
+    with_profiles,
+)
 from signoff.pipeline.model import KINDS, Catalog, Settings
 from signoff.pipeline.problems import did_you_mean, suggestion
+from signoff.pipeline.repeated import expand
 from signoff.pipeline.secrets import redact
-from signoff.pipeline.syntax import BadYaml, Document, Place, parse
+from signoff.pipeline.syntax import Place
 
 MOST_BYTES = 1024**2
 """Of a pipeline file; ten thousand times a usual one."""
 SECTIONS = {f"{kind}s": kind for kind in KINDS}
+TESTS, PIPELINE = "tests", "pipeline"
 
 
 def load(
@@ -35,21 +51,61 @@ def load(
     environ: Mapping[str, str] = os.environ,
     *,
     require_secrets: bool = True,
+    layers: Layers | None = None,
 ) -> Graph:
     """The checked graph of a pipeline file; raises PipelineError with all problems.
 
     `require_secrets=False` is for looking at a pipeline, not for running it: a reference that cannot be
-    resolved stands for itself.
+    resolved stands for itself. `layers`: what is laid over the file; by default what the command line says.
     """
-    path = Path(path)
+    path, layers = Path(path), chosen() if layers is None else layers
     if not require_secrets:
-        environ = _Lenient(environ)
+        environ = Lenient(environ)
+    return replace(check(draft_of(path, layers), catalog, environ), layers=layers)
+
+
+def draft_of(path: Path, layers: Layers) -> Draft:
+    """What a pipeline file says, with all that is laid over it. Raises PipelineError if it is no YAML."""
     if path.suffix == ".py":
-        return _load_python(path, catalog, environ)
-    return check(draft_of_yaml(_text(path), str(path), path.parent.resolve()), catalog, environ)
+        return _over_python(_python_draft(path), layers)
+    text = _whole(path, str(path))
+    if PIPELINE in text.value and not text.value.keys() & SECTIONS.keys():
+        return _tests_of_another(path, text, layers)
+    return _Splitter(_layered(text, layers), Draft(str(path), path.parent.resolve())).split()
 
 
-class _Lenient(dict[str, str]):
+def _whole(path: Path, main: str) -> Text:
+    """A file with all it includes."""
+    return Includes(_text, main).whole(path, text_of(_text(path), str(path), main))
+
+
+def _layered(text: Text, layers: Layers) -> Text:
+    """The text with its profile, overlays and single values; nodes with `for_each` are several."""
+    known: set[str] = set()
+    text = with_profiles(text, layers.profiles, known)
+    for name in layers.overlays:
+        over = with_profiles(_whole(Path(name), text.file), layers.profiles, known)
+        text.problems += over.problems
+        lay_over(text, over)
+    text.problems += unknown_profiles(layers.profiles, known, text.file)
+    expand(text)
+    for assignment in layers.sets:
+        set_value(text, assignment)
+    return text
+
+
+def _tests_of_another(path: Path, text: Text, layers: Layers) -> Draft:
+    """A file of tests names the pipeline they are of: its draft, with these tests."""
+    named = text.value.pop(PIPELINE)
+    own = _Splitter(text, Draft(str(path), path.parent.resolve())).split()
+    if not isinstance(named, str) or (path.parent / named).resolve() == path.resolve():
+        message = f'the field "{PIPELINE}" must name the file of the pipeline that is tested'
+        raise PipelineError([Problem("bad-value", message, "", str(path), text.lines.get((PIPELINE,), 0))])
+    draft = draft_of(path.parent / named, layers)
+    return replace(draft, tests=own.tests, problems=[*draft.problems, *own.problems])
+
+
+class Lenient(dict[str, str]):
     """An environment in which every variable is set; to a text that says that it is not."""
 
     def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
@@ -58,23 +114,16 @@ class _Lenient(dict[str, str]):
 
 def draft_of_yaml(text: str, file: str, base: Path) -> Draft:
     """What stands in a YAML text; raises PipelineError when it is not YAML."""
-    try:
-        document = parse(text)
-    except BadYaml as error:
-        raise PipelineError([error.problem(file)]) from None
-    if not isinstance(document.value, dict):
-        got = "is empty" if document.value is None else "is not a mapping"
-        problem = Problem("bad-yaml", f"the file {got}", "it needs name:, sources: and sinks:", file, 1)
-        raise PipelineError([problem])
-    return _Splitter(document, Draft(file, base)).split()
+    return _Splitter(text_of(text, file), Draft(file, base)).split()
 
 
 class _Splitter:
     """Takes a document apart into settings and nodes."""
 
-    def __init__(self, document: Document, draft: Draft) -> None:
+    def __init__(self, document: Text, draft: Draft) -> None:
         self._document = document
         self._draft = draft
+        draft.problems += document.problems
         self._of_node: dict[Place, dict[Place, int]] = {}
         """The lines of each node: to look through all of them for each node would take for ever."""
         for place, line in document.lines.items():
@@ -82,7 +131,7 @@ class _Splitter:
 
     def split(self) -> Draft:
         draft, value = self._draft, self._document.value
-        known = [*Settings.model_fields, *SECTIONS]
+        known = [*Settings.model_fields, *SECTIONS, TESTS, INCLUDE, PROFILES]
         for key in value:
             if key not in known and not key.startswith("x-"):
                 hint = suggestion(key, known, "its fields are")
@@ -91,6 +140,7 @@ class _Splitter:
         draft.settings_lines = self._lines_below(())
         for section in SECTIONS:
             self._section(section, value.get(section))
+        self._tests(value.get(TESTS))
         self._repeated()
         return draft
 
@@ -111,6 +161,20 @@ class _Splitter:
             line = self._document.lines.get(place, 0)
             node = DraftNode(kind, name, fields, line, self._lines_below(place), self._draft.file)
             self._draft.nodes.append(node)
+
+    def _tests(self, tests: Any) -> None:
+        if tests is None:
+            return
+        if not isinstance(tests, dict):
+            message = f'the field "{TESTS}" must be a mapping from names to tests'
+            self._problem("wrong-type", message, (TESTS,), "write NAME: and its fields below it, indented")
+            return
+        for name, fields in tests.items():
+            place: Place = (TESTS, name)
+            line = self._document.lines.get(place, 0)
+            self._draft.tests[name] = DraftNode(
+                "source", name, fields, line, self._lines_below(place), self._draft.file
+            )
 
     def _repeated(self) -> None:
         for again in self._document.repeated:
@@ -168,7 +232,7 @@ def _failed(code: str, message: str, hint: str, path: Path, line: int = 0) -> Pi
     return PipelineError([Problem(code, message, hint, str(path), line)])
 
 
-def _load_python(path: Path, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
+def _python_draft(path: Path) -> Draft:
     from signoff.pipeline.builder import Pipeline
 
     _text(path)
@@ -178,7 +242,33 @@ def _load_python(path: Path, catalog: Catalog, environ: Mapping[str, str]) -> Gr
         message = f"the file holds {len(found) or 'no'} Pipeline object{'s' if len(found) != 1 else ''}"
         raise _failed("bad-python", message, "keep exactly one at its top level", path)
     (pipeline,) = found.values()
-    return check(pipeline.draft(file=path), catalog, environ)
+    return pipeline.draft(file=path)
+
+
+def _over_python(draft: Draft, layers: Layers) -> Draft:
+    """Overlays and single values change a pipeline of Python as they change one of YAML."""
+    if layers == Layers():
+        return draft
+    by_section: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    lines: dict[Place, int] = {(name,): Line(line, draft.file) for name, line in draft.settings_lines.items()}
+    for node in draft.nodes:
+        place = (f"{node.kind}s", node.name)
+        by_section[place[0]][node.name] = dict(node.fields)
+        lines[place] = Line(node.line, node.file)
+        lines |= {(*place, name): Line(line, node.file) for name, line in node.field_lines.items()}
+    text = _layered(Text(draft.file, {**draft.settings, **by_section}, lines), layers)
+    laid = _Splitter(text, Draft(draft.file, draft.base)).split()
+    before = {node.name: node for node in draft.nodes}
+    for number, node in enumerate(laid.nodes):
+        old = before.get(node.name)
+        if old is None or old.config is None:
+            continue
+        if node.fields == old.fields:
+            laid.nodes[number] = old
+        else:
+            message = f"{node.label} is made of a config object, which cannot be changed from outside"
+            laid.problems.append(node.problem("bad-set", message, hint="give its fields in Python"))
+    return laid
 
 
 def _run(path: Path) -> ModuleType:

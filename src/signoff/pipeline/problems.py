@@ -36,6 +36,27 @@ CODES: dict[str, Code] = {
         "Run the file with Python; keep one `Pipeline` object at its top level.",
         "alarms.py:12 [bad-python] NameError: name 'parsd' is not defined",
     ),
+    "include-conflict": Code(
+        "Two files that make up one pipeline (`include`) have the same node or setting.",
+        "Keep one of them. What an environment needs otherwise belongs into a profile or an `--overlay`.",
+        'parts/sinks.yaml:3 [include-conflict] "sinks.table" is in two files of the pipeline; the other is '
+        "alarms.yaml:20; keep one of them; an --overlay or a profile may change what is there",
+    ),
+    "include-cycle": Code(
+        "A file includes itself, perhaps through others.",
+        "Remove one of the `include` lines.",
+        "parts/b.yaml:1 [include-cycle] a.yaml includes itself: a.yaml → b.yaml → a.yaml; remove one of them",
+    ),
+    "unknown-profile": Code(
+        "`--profile` or `SIGNOFF_PROFILE` names a profile that no file has.",
+        "Correct its name, or add it under `profiles:`.",
+        'alarms.yaml [unknown-profile] there is no profile "dve"; did you mean "dev"?',
+    ),
+    "bad-set": Code(
+        "A `--set PATH=VALUE` cannot be applied: its path leads nowhere, or its value is not YAML.",
+        "Paths are those of the file, with dots: `sinks.table.retry.attempts=3`. Nodes must be there.",
+        '--set sinks.tabel.path [bad-set] there is no sink "tabel"; did you mean "table"?',
+    ),
     "missing-field": Code(
         "A field that has no default is not there.",
         "Add it. `signoff describe TYPE` shows what it means.",
@@ -256,6 +277,13 @@ CODES: dict[str, Code] = {
         "A `${NAME}` is not set in the environment, or the file of a `${file:PATH}` cannot be read.",
         "Set it, or give a default: `${NAME:-default}`. A plain `${` is written `$${`.",
         'alarms.yaml:22 [secret-not-set] sink "table" field "url": the variable DB_PASSWORD is not set',
+    ),
+    "unknown-node": Code(
+        "A test names a node that the pipeline does not have, or one of the wrong kind: events are given to "
+        "sources or transforms, rows are expected at sinks or transforms.",
+        "Correct its name. An output of a `route` is written `name.output`.",
+        'alarms.yaml:41 [unknown-node] test "broken lines" names "tabel" in expect, which is no such node; '
+        'did you mean "table"?',
     ),
     "syntax-error": Code(
         "Spark cannot read a SQL expression or a schema.",

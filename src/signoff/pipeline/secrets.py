@@ -138,9 +138,9 @@ class Expansion:
             except Unreadable as why:
                 fail(f"{match[0]} cannot be read: {why}", "create the file or correct its path")
                 return None
-        value = self._environ.get(match["name"])
         if match["default"] is not None:
-            return value or str(match["default"])
+            return self._environ.get(match["name"], "") or str(match["default"])
+        value = self._environ.get(match["name"])
         if value is None:
             name = match["name"]
             fail(f"the variable {name} is not set", f"set it, or give a default: ${{{name}:-…}}")

@@ -201,6 +201,13 @@ class Marks(StateNotes):
         with self._store.write() as db:
             db.execute("UPDATE reached SET mark = max(coalesce(mark, ?), ?)", (mark, mark))
 
+    def reach_last_end(self) -> None:
+        """Close every window that events were handed on for, as if all sources had been silent."""
+        with self._store.read() as db:
+            last_end = db.execute("SELECT last_end FROM reached").fetchone()["last_end"]
+        if last_end is not None:
+            self.reach(last_end - last_end % _MS)
+
     def to_tell(self) -> int | None:
         """The mark that Spark is to be told; None if it knows all that it may know."""
         with self._store.read() as db:

@@ -27,7 +27,7 @@ from signoff.bounded_http import host_and_port, require_sendable
 from signoff.pipeline.model import Config, Names, Retry
 from signoff.pipeline.secrets import SecretUrl, reveal
 from signoff.transforms.contract import FieldError, Step, Transform
-from signoff.transforms.enrich_calls import ANSWER, Calls, arrow_function
+from signoff.transforms.enrich_calls import ANSWER, Calls, arrow_function, open_client
 from signoff.transforms.frame import Frame, View
 from signoff.transforms.parse_json import CORRUPT, DescribeJson, parse_schema
 
@@ -119,6 +119,10 @@ cache: {seconds: 300}
     def places(self) -> list[str]:
         """The columns in the address, in order."""
         return [name for _, name, _, _ in Formatter().parse(self.url.get()) if name is not None]
+
+    def open_client(self) -> httpx.Client:
+        """Executor: what requests are sent with."""
+        return open_client(self)
 
     def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
         self._check_url()

@@ -152,7 +152,7 @@ class _Worker:
 
     def __init__(self, config: EnrichConfig) -> None:
         self.config = config
-        self.client = _client(config)
+        self.client = config.open_client()
         self.cache = _Memory(config.cache.seconds, config.cache.entries) if config.cache else None
 
     def answers(self, wanted: Sequence[_Request]) -> list[_Answered]:
@@ -334,7 +334,8 @@ def _worker(key: str, config: EnrichConfig) -> _Worker:
     return _workers[key]
 
 
-def _client(config: EnrichConfig) -> httpx.Client:
+def open_client(config: EnrichConfig) -> httpx.Client:
+    """A client for the service of a step."""
     headers = {name: value.get_secret_value() for name, value in config.headers.items()}
     if config.body:
         headers.setdefault("Content-Type", "application/json")
