@@ -113,3 +113,33 @@ def test_a_row_does_not_wait_for_what_becomes_of_a_row_beside_it() -> None:
     ]
     unnamed = replayed("rows", ["5/0", "5/1"], *reached, sinks=handed)
     assert len(unnamed.handed[("hook",)]) == 2, "which of them is there cannot be told"
+
+
+def test_a_step_that_fails_on_another_way_to_the_sink_is_not_the_rows_failure() -> None:
+    nodes = {**GRAPH.nodes, "hook": Node("hook", "sink", SINK, (Port("few"), Port("incoming")))}
+    graph = Graph(GRAPH.settings, GRAPH.file, GRAPH.base, nodes)
+    letters = [DeadLetter(f"incoming/1/{way}", "hook", "no", b"") for way in ("incoming", "few")]
+    failed = RowOutcome(RowRef(1), "rows", Outcome.DEAD_LETTERED, "it does not parse")
+    heard = Heard(graph, "hook", [came((1, "incoming"))], anew=False)
+    one, other = ends(judge_letters("incoming", letters, Round(outcomes=[failed], sinks={}), heard))
+    assert one == ("delivered", "delivered")
+    assert other == ("dead_lettered", 'step "rows" failed: it does not parse')
+
+
+def test_thousands_of_letters_are_judged_each_by_what_was_said_of_it_alone() -> None:
+    looks = 0
+    number = 3000
+
+    class Counted(RowRef):
+        def holds(self, other: RowRef) -> bool:
+            nonlocal looks
+            looks += 1
+            return super().holds(other)
+
+    results = [said(Kind.REACHED, "rows", n) for n in range(number)]
+    results += [said(Kind.LEFT_OUT, "few", n, text="no") for n in range(number)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("signoff.ledger.letter.EventId.row", property(lambda e: Counted(e.sequence, e.child)))
+        found = replayed("rows", [str(n) for n in range(number)], *results)
+    assert {one.outcome for one in found.resolutions} == {Outcome.DROPPED}
+    assert looks < 10 * number
