@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import re
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import termios
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +46,24 @@ def call(*command: object, **environment: str) -> subprocess.CompletedProcess[st
         timeout=SECONDS,
         stdin=subprocess.DEVNULL,
     )
+
+
+def on_a_terminal(*command: object) -> tuple[int, str]:
+    """The exit code, and what a terminal of 80 columns has shown, without what moves its cursor."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (40, 80))
+    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "1"}
+    with subprocess.Popen(
+        [str(part) for part in command], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    ) as process:
+        os.close(theirs)
+        shown = bytearray()
+        with suppress(OSError):  # Linux says so when the last process has closed its end
+            while part := os.read(ours, 65536):
+                shown += part
+        os.close(ours)
+        code = process.wait(SECONDS)
+    return code, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", shown.decode())
 
 
 def account(file: Path) -> dict[str, int]:
@@ -103,8 +124,14 @@ def test_python_functions_work_on_frames_and_on_single_events(
 ) -> None:
     home = copy("python_functions")
     monkeypatch.chdir(home)
-    done = call(sys.executable, "pipeline.py")
-    assert done.returncode == 0, done.stderr
+    code, shown = on_a_terminal(sys.executable, "pipeline.py")
+    assert code == 0, shown
+    assert "readings: starting Spark, " in shown, "nobody has to guess why nothing happens yet"
+    assert "100 % 4 of 4" in " ".join(shown.split()), "a bar, as the end of the input is known"
+    assert shown.rstrip().splitlines()[-1] == (
+        "account of incoming: "
+        "received=4 delivered=2 dropped=1 dead_lettered=1 refused=0 expired=0 in_flight=0"
+    )
     rows = query(
         home / "out/readings.db", "SELECT station, celsius, fahrenheit FROM readings ORDER BY event_id"
     )

@@ -61,6 +61,29 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+def test_numbers_of_status_are_of_one_moment(
+    filled: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that is recorded while status reads is in all of its numbers, or in none."""
+    before = json.loads(run("status", filled, "--json").stdout)
+    read, done = Ledger.books, threading.Event()
+
+    def books(self: Ledger, source: str) -> Any:
+        found = read(self, source)
+        if not done.is_set():
+            done.set()
+            attempt(ledger, 8, 10, delivered=[8, 9], rows={"table": 2})
+        return found
+
+    monkeypatch.setattr(Ledger, "books", books)
+    during = json.loads(run("status", filled, "--json").stdout)
+    assert done.is_set()
+    assert (during["sources"], during["sinks"]) == (before["sources"], before["sinks"])
+    after = json.loads(run("status", filled, "--json").stdout)
+    assert after["sources"]["incoming"]["delivered"] == before["sources"]["incoming"]["delivered"] + 2
+    assert after["sinks"]["table"]["rows"] == before["sinks"]["table"]["rows"] + 2
+
+
 def test_audit_prints_the_account_as_json(filled: Path) -> None:
     result = run("audit", filled, "--json")
     assert result.exit_code == 0

@@ -11,7 +11,9 @@ from typing import NamedTuple
 import pytest
 
 from signoff import cli
+from signoff.engine.compile import SOURCE_COLUMNS, _analysis
 from signoff.errors import SignoffError, StateError
+from signoff.pipeline.describe import COLUMNS
 from signoff.pipeline.problems import CODES, errors_markdown
 
 ROOT = Path(__file__).parents[2]
@@ -141,6 +143,33 @@ def test_describe_of_an_unknown_type_suggests_one(signoff: Signoff) -> None:
 def test_the_schema_of_a_pipeline_file_is_json(signoff: Signoff) -> None:
     schema = json.loads(signoff("describe", "--schema").out)
     assert "transform_route" in schema["$defs"]
+
+
+def test_a_source_is_described_with_the_columns_its_rows_have(signoff: Signoff) -> None:
+    assert tuple(COLUMNS) == SOURCE_COLUMNS, "what the documentation says is what the engine gives"
+    described = signoff("describe", "files").out
+    reference = (ROOT / "docs" / "reference.md").read_text()
+    for name, (of_type, _) in COLUMNS.items():
+        assert f"  {name} {of_type}: " in described
+        assert f"| `{name}` | `{of_type}` | " in reference
+    assert "Columns of its rows" not in signoff("describe", "filter").out
+
+
+def test_an_unknown_column_is_answered_with_all_there_are() -> None:
+    class Unresolved:
+        def getCondition(self) -> str:  # noqa: N802 - Spark's name
+            return "UNRESOLVED_COLUMN.WITH_SUGGESTION"
+
+        def getMessageParameters(self) -> dict[str, str]:  # noqa: N802
+            return {"objectName": "`stationld`", "proposal": "`a`, `b`"}
+
+    columns = ["stationId", "alarmId", "a", "b", "c", "d", "e", "f"]
+    assert _analysis(Unresolved(), columns) == (  # type: ignore[arg-type]
+        "unresolved-column",
+        'there is no column "stationld"',
+        'did you mean "stationId"? there is: stationId, alarmId, a, b, c, d, e, f',
+    )
+    assert _analysis(Unresolved(), ["x"])[2] == "there is: x"  # type: ignore[arg-type]
 
 
 def test_every_command_has_help(signoff: Signoff) -> None:

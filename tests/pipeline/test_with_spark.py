@@ -53,6 +53,7 @@ def test_check_reports_what_only_spark_can_find(project: Path) -> None:
     assert check.stdout.startswith(
         'pipeline.yaml:21 [unresolved-column] transform "failed_equipment": there is no column "alarmld"'
     )
+    assert 'did you mean "alarmId"? there is: stationId, dataPointId, alarmId, ' in check.stdout
 
 
 FLOW = """\

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from signoff.catalog import default
-from signoff.engine.supervise import Run, RunOptions
-from signoff.pipeline.load import load
-from signoff.watch.logs import set_up_logging
-from signoff.watch.progress import Progress
+from signoff.engine.run_options import RunOptions
+
+if TYPE_CHECKING:
+    from signoff.pipeline.graph import Graph
 
 _PATIENCE_S = 30.0
 
@@ -36,18 +33,16 @@ def command(
     """Run a pipeline until SIGTERM or Ctrl-C, which finish what is in flight; or once."""
     if log_format not in ("text", "json"):
         raise typer.BadParameter("text or json", param_hint="--log-format")
-    set_up_logging(log_format)  # type: ignore[arg-type]
-    graph = load(file, default())
-    options = RunOptions(once, drain_seconds, patience_seconds if once else None, log_format)  # type: ignore[arg-type]
-    run = Run(graph, options, file.resolve())
+    from signoff.watch.live import run_live
 
-    def stop(*_: object) -> None:
-        if run.stop_requested:
-            sys.exit(130)
-        run.stop_requested = True
+    def load() -> Graph:
+        from signoff.catalog import default
+        from signoff.pipeline.load import load as load_file
+        from signoff.watch.logs import set_up_logging
 
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    with Progress(graph, quiet=quiet or log_format == "json") as progress:
-        code = run.execute(progress.tick)
-    raise typer.Exit(code)
+        set_up_logging(log_format)  # type: ignore[arg-type]
+        return load_file(file, default())
+
+    patience = patience_seconds if once else None
+    options = RunOptions(once, drain_seconds, patience, log_format)  # type: ignore[arg-type]
+    raise typer.Exit(run_live(load, file.resolve(), options, quiet=quiet))

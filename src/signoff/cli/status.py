@@ -42,6 +42,7 @@ def read_status(graph: Graph) -> dict[str, Any]:
     with (
         Ledger(state / "ledger.db", readonly=True) as ledger,
         DeadLetters(state / "dead_letters.db", readonly=True) as letters,
+        ledger.snapshot(),
     ):
         gone = what_is_gone(graph, ledger, letters)
         return {

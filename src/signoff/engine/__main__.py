@@ -33,7 +33,9 @@ GAVE_UP = 3
 
 
 def main() -> int:
-    job = json.loads(sys.stdin.readline())
+    if not (line := sys.stdin.readline()):
+        return 0  # the run has ended before it had a job for us
+    job = json.loads(line)
     set_up_logging(job["log_format"])
     control = Control(patience_s=job["patience_s"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -15,19 +15,24 @@ from signoff.engine.compile import compile_source
 from signoff.engine.division import all_joints, divide
 from signoff.engine.left_states import check_left
 from signoff.engine.parts import graphs, no_events
-from signoff.engine.session import start_session
+from signoff.engine.session import JAVA_OPTIONS, SHORT_LIVED, start_session
 from signoff.errors import PipelineError, Problem
 from signoff.pipeline.graph import Graph
+from signoff.pipeline.model import SinkConfig
 
 
 def check(graph: Graph, spark: SparkSession | None = None) -> list[Problem]:
     """Every problem Spark finds, in the order of the file; each once, also when two sources share a node."""
     if spark is not None:
         return _check(graph, spark)
+    if not asks_spark(graph):
+        return _without_spark(graph)
+    given = graph.settings.spark
+    options = {**given.config, JAVA_OPTIONS: f"{SHORT_LIVED} {given.config.get(JAVA_OPTIONS, '')}".strip()}
     with tempfile.TemporaryDirectory(prefix="signoff-check-") as directory:
         session = start_session(
             graph.name,
-            graph.settings.spark.model_copy(update={"master": "local[1]"}),
+            given.model_copy(update={"master": "local[1]", "config": options}),
             log_file=Path(directory) / "spark.log",
             python_path=graph.base,
         )
@@ -35,6 +40,28 @@ def check(graph: Graph, spark: SparkSession | None = None) -> list[Problem]:
             return _check(graph, session)
         finally:
             session.stop()
+
+
+def asks_spark(graph: Graph) -> bool:
+    """Whether there is anything that only Spark can say: an expression, a schema, a function."""
+    try:
+        divided = bool(all_joints(graph))
+    except PipelineError:
+        divided = False  # said without Spark
+    computes = any(
+        isinstance(node.config, SinkConfig) and (node.config.expressions() or len(node.inputs) > 1)
+        for node in graph.sinks.values()
+    )
+    return bool(graph.transforms) or divided or computes
+
+
+def _without_spark(graph: Graph) -> list[Problem]:
+    try:
+        all_joints(graph)
+        check_left(graph)
+    except PipelineError as error:
+        return sorted(error.problems, key=lambda problem: problem.line)
+    return []
 
 
 def _check(graph: Graph, spark: SparkSession) -> list[Problem]:

@@ -36,18 +36,23 @@ class Child:
 
     name: str
     module: str
-    job: bytes
+    job: bytes = b""
     pass_fds: Sequence[int] = ()
     crashes: int = 0
     """In a row, without a steady time in between."""
     _process: subprocess.Popen[bytes] | None = None
+    _prepared: subprocess.Popen[bytes] | None = None
     _started: float = 0.0
     _again_at: float = field(default=0.0)
     _relay: threading.Thread | None = None
 
+    def prepare(self) -> None:
+        """Have it load its modules, and wait for its job; `start` goes on from there."""
+        self._prepared = self._open()
+
     def start(self) -> None:
         self._started = time.monotonic()
-        self._process = self._open()
+        self._process, self._prepared = self._prepared or self._open(), None
         assert self._process.stdin is not None and self._process.stderr is not None
         self._relay = threading.Thread(target=_relay, args=(self._process.stderr,), daemon=True)
         self._relay.start()
@@ -113,6 +118,10 @@ class Child:
         return True
 
     def kill(self) -> None:
+        if self._prepared:
+            self._prepared.kill()
+            self._prepared.communicate()
+            self._prepared = None
         if self._process and self._process.poll() is None:
             self._process.kill()
             self._process.wait()

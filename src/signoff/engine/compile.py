@@ -27,6 +27,7 @@ from signoff.engine.result import Kind
 from signoff.errors import PipelineError, Problem
 from signoff.pipeline.graph import Graph, Node, Port
 from signoff.pipeline.model import OnFailure, SinkConfig
+from signoff.pipeline.problems import did_you_mean
 from signoff.transforms.attempts import Attempt
 from signoff.transforms.contract import FieldError, Step, Transform
 from signoff.transforms.frame import (
@@ -207,7 +208,7 @@ class _Compiler:
             except MergeConflict as error:
                 self._report(node, "inputs", "merge-conflict", str(error), "cast one with a select")
             except AnalysisException as error:
-                self._report(node, _expression_field(node), *_analysis(error))
+                self._report(node, _expression_field(node), *_analysis(error, self._columns(node)))
             except PySparkException as error:
                 self._report(node, _expression_field(node), "plan-error", _first_line(str(error)), "")
         return None if self.failed else self._plan(sinks)
@@ -222,6 +223,11 @@ class _Compiler:
         if not found:
             raise _InputMissing
         return found
+
+    def _columns(self, node: Node) -> list[str]:
+        """The columns that expressions of a node may use."""
+        views = (self.views[port] for port in node.inputs if port in self.views)
+        return list(dict.fromkeys(name for view in views for name in view.columns))
 
     def _transform(self, node: Node) -> None:
         views = self._inputs(node)
@@ -423,20 +429,16 @@ def _expression_field(node: Node) -> str:
     return "type"
 
 
-def _analysis(error: AnalysisException) -> tuple[str, str, str]:
-    """Code, message and hint of what Spark's analyser found."""
+def _analysis(error: AnalysisException, columns: Sequence[str]) -> tuple[str, str, str]:
+    """Code, message and hint of what Spark's analyser found in expressions over these columns."""
     condition = error.getCondition() or ""
     parameters = error.getMessageParameters() or {}
     if condition.startswith("UNRESOLVED_COLUMN"):
-        proposal = ", ".join(
-            name for name in parameters.get("proposal", "").replace("`", "").split(", ") if name[:1] != "_"
-        )
-        name = parameters.get("objectName", "").strip("`")
-        return (
-            "unresolved-column",
-            f'there is no column "{name}"',
-            f"there is: {proposal}" if proposal else "",
-        )
+        name = parameters.get("objectName", "").replace("`", "")
+        close = did_you_mean(name.rpartition(".")[2], columns)
+        meant = f'did you mean "{close}"? ' if close else ""
+        there = f"there is: {', '.join(columns)}" if columns else ""
+        return "unresolved-column", f'there is no column "{name}"', meant + there
     code = "syntax-error" if condition == "PARSE_SYNTAX_ERROR" else "type-error"
     return code, _first_line(str(error)), ""
 

@@ -29,6 +29,7 @@ from signoff.engine.division import all_joints
 from signoff.engine.folds import FoldQuery
 from signoff.engine.gone import what_is_gone
 from signoff.engine.joints import FoldJoint, FoldSourceConfig, StateSourceConfig, WindowJoint
+from signoff.engine.newcomers import newcomers
 from signoff.engine.parts import build_parts
 from signoff.engine.query import Shared, SourceQuery
 from signoff.engine.ranges import RangeQuery
@@ -144,6 +145,7 @@ class Engine:
                     self.ledger.tells_nobody(name)
         self._prepare_sinks()
         self._name_orphans()
+        self._name_newcomers()
         try:
             for query in self.queries.values():
                 self.room.tried(query.start)
@@ -304,6 +306,16 @@ class Engine:
         self._prepare_at = time.monotonic() + _PREPARE_S
         self._preparing = threading.Thread(target=prepare, name="prepare", daemon=True)
         self._preparing.start()
+
+    def _name_newcomers(self) -> None:
+        """Say of sinks that are new what they get."""
+        logs = {name: query.log for name, query in self.queries.items()}
+        sinks = {
+            name: [sink for sink in query.runner.sinks if sink in self.graph.sinks]
+            for name, query in self.queries.items()
+        }
+        for sentence in newcomers(self.ledger, logs, sinks):
+            logger.info("sink %s", sentence)
 
     def _name_orphans(self) -> None:
         """Say what waits for nodes that were renamed or removed: rows of sinks and buffers, and letters."""

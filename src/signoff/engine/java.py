@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from signoff.errors import EngineError
@@ -42,6 +43,11 @@ def _candidates() -> list[Path]:
 
 
 def _version(java: Path) -> int | None:
+    """Of what is there, as it says itself; to start it only for that takes a tenth of a second."""
+    with suppress(OSError, UnicodeDecodeError):
+        release = (java.parent.parent / "release").read_text()
+        if os.access(java, os.X_OK) and (match := re.search(r'^JAVA_VERSION="(\d+)', release, re.M)):
+            return int(match.group(1))
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):

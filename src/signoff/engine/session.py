@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from signoff.engine import class_archive
 from signoff.engine.java import use_java
 from signoff.pipeline.model import SparkSettings
 from signoff.private import make_private, opener, privately
@@ -53,7 +54,10 @@ _ALWAYS = {
 
 
 _SOCKETS = "signoff-sockets-"
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_LAUNCHER_OPTIONS = "SPARK_LAUNCHER_OPTS"
+SHORT_LIVED = "-XX:TieredStopAtLevel=1"
+"""For a Java that lives for seconds: to optimise would cost more than it saves."""
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 
@@ -70,6 +74,8 @@ def start_session(
     if settings.is_local:  # on a cluster Spark chooses an address that others can reach, or the user does
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    # Spark asks a first Java how to start the second.
+    os.environ.setdefault(_LAUNCHER_OPTIONS, f"{SHORT_LIVED} -XX:+UseSerialGC")
     _extend_python_path(python_path)
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     builder = SparkSession.builder.appName(f"signoff: {name}").master(_with_retries(settings.master))
@@ -80,7 +86,7 @@ def start_session(
     options["spark.executorEnv.PYTHONPATH"] = os.environ["PYTHONPATH"]
     options |= {f"spark.executorEnv.{key}": value for key, value in (executor_environment or {}).items()}
     options |= settings.config
-    options[_JAVA_OPTIONS] = java_options(log_file, settings.config.get(_JAVA_OPTIONS, ""))
+    options[JAVA_OPTIONS] = java_options(log_file, settings.config.get(JAVA_OPTIONS, ""))
     for key, value in options.items():
         builder = builder.config(key, value)
     with _errors_into(log_file), privately():
@@ -91,7 +97,7 @@ def java_options(log_file: Path, given: str) -> str:
     """Java's options: ours, and behind them the user's. With two collectors it would not start."""
     ours = f"-Dlog4j2.configurationFile=file:{_LOG4J} -Dsignoff.log={log_file}"
     collector = "" if _COLLECTOR.search(given) else "-XX:+UseG1GC"
-    return " ".join(part for part in (ours, collector, given) if part)
+    return " ".join(part for part in (ours, class_archive.use(given), collector, given) if part)
 
 
 @contextmanager

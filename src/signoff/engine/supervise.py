@@ -19,9 +19,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from signoff.durable import write_whole
 from signoff.engine.belonging import Belonging
@@ -31,6 +29,7 @@ from signoff.engine.giving_up import stranded
 from signoff.engine.joints import FoldJoint, WindowJoint, buffer_place
 from signoff.engine.outlets import claim_links
 from signoff.engine.room import Room
+from signoff.engine.run_options import RunOptions
 from signoff.errors import StateError
 from signoff.intake import Job, Status, read_status
 from signoff.ledger.ledger import Ledger
@@ -42,6 +41,7 @@ from signoff.pipeline.model import SourceConfig
 from signoff.state.marks import Marks
 from signoff.state.open_groups import OpenGroups, open_groups_path
 from signoff.state.windowing import marks_path
+from signoff.watch.moments import Phase
 
 logger = logging.getLogger(__name__)
 
@@ -55,19 +55,6 @@ _MOST_CRASHES_ONCE = 5
 """A run that is to end does not start a process again for ever."""
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """How a pipeline is run."""
-
-    once: bool = False
-    """Take what is there, settle it, end."""
-    drain_s: float = 30.0
-    """How long what is in flight may take to finish after a request to stop."""
-    patience_s: float | None = None
-    """With `once`: how long a failing sink is waited for."""
-    log_format: Literal["text", "json"] = "text"
-
-
 class Run:
     """One run of a pipeline."""
 
@@ -79,18 +66,21 @@ class Run:
         engine: Child | None = None,
         intake: type[Child] = Child,
     ) -> None:
-        """`engine` and `intake`: for tests, which have faster ways to start them."""
+        """`engine`: one that is prepared already. `intake`: for tests, which have a faster way."""
         self.graph, self.options = graph, options
         self.stop_requested = False
         self.ended = False
         """Every process has ended; what is settled now is the result."""
+        self.phase: tuple[Phase, float, float | None] = ("running", time.monotonic(), None)
+        """What it does, since when, and until when at most, by the monotonic clock."""
         self.ledger: Ledger | None = None
         self._file = file
         self._joints = [joint for _, joint in all_joints(graph)]
         self._buffers = [joint.source for joint in self._joints if not joint.best_effort]
         self._intakes: dict[str, Child] = {}
         self._intake = intake
-        self._engine = engine or Child("the engine", "signoff.engine", self._engine_job())
+        self._engine = engine or Child("the engine", "signoff.engine")
+        self._engine.job = self._engine_job()
 
     def execute(self, on_tick: Callable[[Run], None] = lambda _: None) -> int:
         """Run to the end; returns the exit code. `on_tick` is called about every 50 ms."""
@@ -103,6 +93,7 @@ class Run:
             finally:
                 self._kill_all()
             self.ended = True
+            self._enter("ended")
             on_tick(self)
             return code or self._verdict(before)
 
@@ -114,6 +105,10 @@ class Run:
             books = self.ledger.books(name)
             found[name] = books.account(LogReader(self.graph.state / "log" / name).head())
         return found
+
+    @property
+    def engine_pid(self) -> int | None:
+        return self._engine.pid
 
     def intake_status(self, source: str) -> Status | None:
         """What the intake that runs now says of itself; None until it has said anything."""
@@ -254,17 +249,25 @@ class Run:
         return False
 
     def _finish(self, on_tick: Callable[[Run], None]) -> None:
+        grace = self.options.drain_s + _ENGINE_GRACE_S
+        self._enter("stopping", self.options.drain_s)
         for child in self._intakes.values():
             child.ask_to_stop()
         self._wait(lambda: all(map(self._quiet, self._intakes)), 5.0, on_tick)
         self._engine.ask_to_stop()
-        grace = self.options.drain_s + _ENGINE_GRACE_S
+        self._enter("stopping", self.options.drain_s)
         self._wait(lambda: self._engine.exit_code() is not None, grace, on_tick)
+        self._enter("telling", _INTAKE_GRACE_S)
         for child in self._intakes.values():
             child.release()
         deadline = time.monotonic() + _INTAKE_GRACE_S
         for child in self._intakes.values():
             child.wait(deadline - time.monotonic())
+
+    def _enter(self, phase: Phase, at_most_s: float | None = None) -> None:
+        now = time.monotonic()
+        since = self.phase[1] if self.phase[0] == phase else now
+        self.phase = (phase, since, None if at_most_s is None else now + at_most_s)
 
     def _quiet(self, source: str) -> bool:
         """The intake takes no more, and what it took is durable."""

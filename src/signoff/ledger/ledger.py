@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -286,6 +287,23 @@ class Ledger:
     def books(self, source: str) -> Books:
         with self._store.read() as db:
             return books_of(db, source)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """What is read inside is of one moment. Not for long: meanwhile SQLite cannot tidy up its file."""
+        with self._store.read():
+            yield
+
+    def sinks_of_last_batch(self, source: str) -> set[str] | None:
+        """The sinks that were there when the last batch was taken; None before the first."""
+        with self._store.read() as db:
+            found = db.execute("SELECT max(start) FROM batches WHERE source = ?", (source,)).fetchone()
+            if found[0] is None:
+                return None
+            rows = db.execute(
+                "SELECT sink FROM batch_sinks WHERE source = ? AND start = ?", (source, found[0])
+            )
+            return {sink for (sink,) in rows}
 
     def account(self, source: str, received: int) -> Account:
         return self.books(source).account(received)

@@ -66,13 +66,13 @@ class Store:
     def read(self) -> Iterator[sqlite3.Connection]:
         """A consistent view of the moment of its first query."""
         with self._lock, self._translated():
+            if self._connection.in_transaction:
+                yield self._connection
+                return
             if self._empty and self.path.exists():
                 self._connection.close()
                 self._connection = self._open()
             connection = self._connection
-            if connection.in_transaction:
-                yield connection
-                return
             connection.execute("BEGIN")
             try:
                 yield connection

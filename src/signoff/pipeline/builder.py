@@ -9,7 +9,9 @@
         return rows.where("alarmId = 303")
 
     pipeline.sink("archive", "files", input=failed, path="./out", format="jsonl")
-    pipeline.run(once=True)
+
+    if __name__ == "__main__":
+        raise SystemExit(pipeline.run(once=True))
 
 Nothing is checked while the pipeline is put together: `graph` reports every problem at once, each
 with the line of the call that caused it. `signoff run FILE.py` takes the pipeline of a file.
@@ -17,8 +19,8 @@ with the line of the call that caused it. `signoff run FILE.py` takes the pipeli
 
 from __future__ import annotations
 
+import logging
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
@@ -159,27 +161,22 @@ class Pipeline:
             catalog = default()
         return check(self.draft(), catalog, environ)
 
-    def run(self, once: bool = False) -> int:
+    def run(self, once: bool = False, quiet: bool = False) -> int:
         """Run until SIGTERM or Ctrl-C, or, with `once`, until what is there is settled; as `signoff run`.
 
-        Returns the exit code. The engine is a process of its own that loads this pipeline's file
-        again: call `run` below `if __name__ == "__main__":`, in the file that makes the pipeline.
+        Shows on standard error what `signoff run` shows, unless `quiet`, and returns the exit code. The
+        engine is a process of its own that loads this pipeline's file again: call `run` below
+        `if __name__ == "__main__":`, in the file that makes the pipeline.
         """
         self._refuse_to_run_while_loaded()
-        from signoff.engine.supervise import Run, RunOptions
+        from signoff.engine.run_options import RunOptions
+        from signoff.watch.live import run_live
+        from signoff.watch.logs import set_up_logging
 
-        graph = self.graph()
-        run = Run(graph, RunOptions(once=once, patience_s=30.0 if once else None), Path(self._file).resolve())
-
-        def stop(*_: object) -> None:
-            run.stop_requested = True
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            return run.execute()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        if not logging.getLogger("signoff").hasHandlers():  # else the program has its own way
+            set_up_logging("text")
+        options = RunOptions(once=once, patience_s=30.0 if once else None)
+        return run_live(self.graph, Path(self._file).resolve(), options, quiet=quiet)
 
     def _refuse_to_run_while_loaded(self) -> None:
         message, hint = "", ""

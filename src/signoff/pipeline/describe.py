@@ -47,6 +47,20 @@ _EXPLAINED: dict[Kind, str] = {
     "sink": "A place that signs for events.",
 }
 
+COLUMNS = {
+    "payload": (
+        "STRING",
+        "The event itself as text; `BINARY` with `encoding: binary`.",
+    ),
+    "headers": (
+        "MAP<STRING, STRING>",
+        "What came with it: a file's name, HTTP headers, a message's properties.",
+    ),
+    "message_id": ("STRING", "The id it came with, where it has one; else null."),
+    "received_at": ("TIMESTAMP", "When it was received; never earlier than that of the event before it."),
+}
+"""What every source gives of an event, with types of Spark SQL."""
+
 
 @dataclass(frozen=True, slots=True)
 class FieldDoc:
@@ -160,6 +174,9 @@ def describe_text(name: str, kind: Kind, model: type[NodeConfig]) -> str:
             default = "required" if field.required else f"default {field.default}"
             lines.append(f"  {field.name}: {field.type}; {default}")
             lines += _indented(field.text, "      ")
+    if kind == "source":
+        lines += ["", "Columns of its rows"]
+        lines += [f"  {column} {of_type}: {text}" for column, (of_type, text) in COLUMNS.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -179,6 +196,8 @@ def describe_markdown(catalog: Catalog) -> str:
         common = [f for f in fields_of(_BASES[kind]) if f.name != "type"]
         parts.append(f"Every {kind} has `type` and these fields:\n")
         parts.append(_table(common))
+        if kind == "source":
+            parts.append(_columns())
         for name, model in types.items():
             own = [field for field in fields_of(model, kind) if not field.common]
             parts.append(f"### {kind} `{name}`\n\n{model.summary}\n")
@@ -272,6 +291,16 @@ def _table(fields: list[FieldDoc]) -> str:
         default = "**required**" if field.required else f"`{field.default}`"
         text = " ".join(field.text.split()).replace("|", "\\|")
         lines.append(f"| `{field.name}` | {field.type} | {default} | {text} |")
+    return "\n".join(lines) + "\n"
+
+
+def _columns() -> str:
+    lines = [
+        "Its rows have these columns, which expressions can use:\n",
+        "| column | type | |",
+        "| --- | --- | --- |",
+    ]
+    lines += [f"| `{name}` | `{of_type}` | {text} |" for name, (of_type, text) in COLUMNS.items()]
     return "\n".join(lines) + "\n"
 
 

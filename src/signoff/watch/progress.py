@@ -1,40 +1,50 @@
-"""The live picture of a run in the terminal: rates, what is in flight, outcomes, and each sink.
+"""What a run shows of itself while it goes on.
 
-On a terminal it is a table that is drawn again twice a second; elsewhere a line every few seconds; with
-`quiet` nothing.
+On a terminal: what is happening now, a bar with the time left where the end is known, and tables of the
+sources and sinks, drawn again twice a second and readable at 80 columns. Elsewhere, as in a log: a line when
+something has changed, and at most one in five seconds for the counters. With `quiet` nothing.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
+from rich import box
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from signoff.ledger.outcome import Account
-from signoff.pipeline.graph import Graph
+from signoff.watch.moments import Moment, Rates, SinkMoment, read_moment
 
 if TYPE_CHECKING:
     from signoff.engine.supervise import Run
 
 _EVERY_S = 0.5
 _LINE_EVERY_S = 5.0
+_ALWAYS = ("delivered",)
+_IF_ANY = ("dropped", "dead_lettered", "refused", "expired")
+"""Outcomes that have a column once there is one."""
+_BAR = 30
+_GAP, _NAME, _STATE = 2, 6, 40
+"""Columns of a terminal: between two columns of a table, and the least for a name and for a sink's state."""
 
 
 class Progress:
     """Shows a run; give `tick` to `Run.execute`."""
 
-    def __init__(self, graph: Graph, *, quiet: bool) -> None:
-        self._graph = graph
-        self._console = Console(stderr=True)
+    def __init__(self, *, quiet: bool, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
         self._quiet = quiet
         self._live: Live | None = None
         self._due = 0.0
-        self._before: dict[str, tuple[float, Account]] = {}
+        self._rates = Rates()
+        self._lines = Lines()
 
     def __enter__(self) -> Progress:
         if not self._quiet and self._console.is_terminal:
@@ -49,70 +59,193 @@ class Progress:
             self._live.stop()
 
     def tick(self, run: Run) -> None:
-        """Draw, when it is time, and at the end."""
-        now = time.monotonic()
-        if self._quiet or (now < self._due and not run.ended):
+        """Show the run, when it is time, and at its end."""
+        if self._quiet or (time.monotonic() < self._due and not run.ended):
             return
-        self._due = now + (_EVERY_S if self._live else _LINE_EVERY_S)
-        accounts = run.accounts()
+        self._due = time.monotonic() + _EVERY_S
+        self.show(read_moment(run))
+
+    def show(self, moment: Moment) -> None:
+        """Show one moment; the last one is followed by the account."""
+        self._rates.add(moment)
         if self._live:
-            self._live.update(Group(self._sources(run, accounts, now), self._sinks(run)), refresh=True)
-        else:
-            for name, account in accounts.items():
-                self._console.print(_line(name, account), highlight=False, soft_wrap=True)
-        self._before = {name: (now, account) for name, account in accounts.items()}
-
-    def _sources(self, run: Run, accounts: dict[str, Account], now: float) -> Table:
-        table = Table(title=f"{self._graph.name}", title_justify="left", expand=False)
-        columns = (
-            "received",
-            "/s",
-            "in flight",
-            "delivered",
-            "dropped",
-            "dead-lettered",
-            "refused",
-            "expired",
-        )
-        table.add_column("source")
-        for name in columns:
-            table.add_column(name, justify="right")
-        table.add_column("intake")
-        for name, account in accounts.items():
-            then, earlier = self._before.get(name, (now, account))
-            rate = (account.received - earlier.received) / (now - then) if now > then else 0.0
-            status = run.intake_status(name)
-            state = (
-                "starting"
-                if status is None
-                else status.state + (f": {status.reason}" if status.reason else "")
-            )
-            table.add_row(
-                name, f"{account.received:,}", f"{rate:,.0f}", f"{account.in_flight:,}",
-                f"{account.delivered:,}",
-                f"{account.dropped:,}", f"{account.dead_lettered:,}", f"{account.refused:,}",
-                f"{account.expired:,}", state,
-            )  # fmt: skip
-        return table
-
-    def _sinks(self, run: Run) -> Table:
-        assert run.ledger is not None
-        totals = run.ledger.sink_totals()
-        table = Table(expand=False)
-        table.add_column("sink")
-        table.add_column("rows", justify="right")
-        table.add_column("state")
-        for name in self._graph.sinks:
-            found = totals.get(name)
-            failing = found is not None and found.failing_since is not None
-            state = Text("ok", style="green")
-            if failing and found is not None and found.failing_since is not None:
-                lasted = max(time.time() - found.failing_since, 0.0)
-                state = Text(f"failing for {lasted:.0f} s: {found.error}", style="red")
-            table.add_row(name, f"{found.rows:,}" if found else "0", state)
-        return table
+            self._live.update(picture(moment, self._rates, self._console.width), refresh=True)
+        for line in account_lines(moment) if self._live else self._lines.of(moment):
+            self._console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
-def _line(name: str, account: Account) -> str:
-    counts = " ".join(f"{key}={value}" for key, value in account.as_dict().items())
-    return f"{name}: {counts}"
+def sentence(moment: Moment) -> str:
+    """What is happening now."""
+    since = _seconds(moment.since_s)
+    if moment.phase == "starting":
+        return f"starting Spark, {since}"
+    if moment.phase == "stopping":
+        what = f"finishing {_events(moment.in_flight)}" if moment.in_flight else "ending Spark"
+        most = "" if moment.left_s is None else f", for at most {_seconds(moment.left_s)} more"
+        return f"stopping: {what}{most}"
+    if moment.phase == "telling":
+        return "stopping: telling the sources what became of their events"
+    if moment.phase == "ended":
+        return "ended"
+    if moment.taken:
+        return f"running: {_events(moment.taken)} in batches under way"
+    return (
+        "running: waiting for events"
+        if not moment.in_flight
+        else f"running: {_events(moment.in_flight)} wait"
+    )
+
+
+def picture(moment: Moment, rates: Rates, width: int = 80) -> RenderableType:
+    """The whole picture for a terminal."""
+    parts: list[RenderableType] = [_cut(f"{moment.name}: {sentence(moment)}", "bold")]
+    if (bar := _bar(moment, rates)) is not None:
+        parts.append(bar)
+    parts.append(_sources(moment, rates, width))
+    for name, source in moment.sources.items():
+        if source.intake != "receiving" and moment.phase != "ended":
+            parts.append(_cut(f"intake of {name}: {source.intake}"))
+    return Group(*parts, _sinks(moment, width))
+
+
+def _bar(moment: Moment, rates: Rates) -> RenderableType | None:
+    """How far it has come, where the end is known."""
+    total = moment.expected
+    if not total or moment.phase == "starting":
+        return None
+    grid = Table.grid(padding=(0, 1))
+    left = ""
+    if moment.settled < total and rates.settled > 0:
+        left = f"{_seconds((total - moment.settled) / rates.settled)} left"
+    grid.add_row(
+        ProgressBar(total=total, completed=min(moment.settled, total), width=_BAR),
+        f"{100 * moment.settled // total} %",
+        f"{moment.settled:,} of {total:,}",
+        f"{rates.settled:,.0f}/s",
+        left,
+    )
+    return grid
+
+
+def _sources(moment: Moment, rates: Rates, width: int) -> Table:
+    accounts = [source.account for source in moment.sources.values()]
+    outcomes = [*_ALWAYS, *(name for name in _IF_ANY if any(getattr(a, name) for a in accounts))]
+    heads = ["received", "/s", "in flight", *(name.replace("_", "-") for name in outcomes)]
+    rows = {
+        name: [
+            _number(source.account.received),
+            _number(round(rates.received(name))),
+            _number(source.account.in_flight),
+            *(_number(getattr(source.account, outcome)) for outcome in outcomes),
+        ]
+        for name, source in moment.sources.items()
+    }
+    return _table("source", heads, rows, width)
+
+
+def _sinks(moment: Moment, width: int) -> Table:
+    rows = {name: [_number(sink.rows)] for name, sink in moment.sinks.items()}
+    states = [_state(sink) for sink in moment.sinks.values()]
+    return _table("sink", ["rows"], rows, width, states)
+
+
+def _state(sink: SinkMoment) -> Text:
+    if sink.failing_since is None:
+        return Text("ok", style="green")
+    lasted = _seconds(max(time.time() - sink.failing_since, 0.0))
+    return Text(f"failing for {lasted}: {sink.trouble}", style="red")
+
+
+def _table(
+    first: str, heads: list[str], rows: Mapping[str, list[str]], width: int, states: Sequence[Text] = ()
+) -> Table:
+    """Names, numbers and states. A name or a state is cut off where there is no room, a number never."""
+    wide = [max(map(len, cells)) for cells in zip(heads, *rows.values(), strict=True)]
+    room = width - sum(wide) - _GAP * len(wide)
+    names = min(max(map(len, [first, *rows])), max(room - (_STATE if states else 0), _NAME))
+    table = Table(box=box.SIMPLE_HEAD, expand=False, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column(first, overflow="ellipsis", no_wrap=True, max_width=names)
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    if states:
+        table.add_column("state", no_wrap=True)
+    for index, (name, cells) in enumerate(rows.items()):
+        for state in states[index : index + 1]:
+            state.truncate(max(room - names - _GAP, _NAME), overflow="ellipsis")
+        table.add_row(name, *cells, *states[index : index + 1])
+    return table
+
+
+class Lines:
+    """The run as lines of a log: what has changed since the last one."""
+
+    def __init__(self) -> None:
+        self._phase = ""
+        self._accounts: dict[str, Account] = {}
+        self._failing: dict[str, bool] = {}
+        self._counted_at = float("-inf")
+
+    def of(self, moment: Moment) -> list[str]:
+        """The lines that are due; none when nothing has changed."""
+        lines = []
+        if moment.phase not in ("ended", self._phase):
+            self._phase = moment.phase
+            lines.append(f"{moment.name}: {_announced(moment)}")
+        for name, sink in moment.sinks.items():
+            failing = sink.failing_since is not None
+            if failing != self._failing.get(name, False):
+                lines.append(f'sink "{name}" {f"fails: {sink.trouble}" if failing else "works again"}')
+                self._failing[name] = failing
+        return lines + self._counters(moment)
+
+    def _counters(self, moment: Moment) -> list[str]:
+        if moment.phase == "ended":
+            return account_lines(moment)
+        accounts = {name: source.account for name, source in moment.sources.items()}
+        if accounts == self._accounts or moment.at < self._counted_at + _LINE_EVERY_S:
+            return []
+        changed = [
+            name for name, account in accounts.items() if account != self._accounts.get(name, Account())
+        ]
+        self._accounts = accounts
+        if changed:
+            self._counted_at = moment.at
+        return [f"{name}: {_counts(accounts[name])}" for name in changed]
+
+
+def account_lines(moment: Moment) -> list[str]:
+    """Where every event is; said at the end."""
+    if moment.phase != "ended":
+        return []
+    return [f"account of {name}: {_counts(source.account)}" for name, source in moment.sources.items()]
+
+
+def _announced(moment: Moment) -> str:
+    """A phase, said once at its beginning."""
+    if moment.phase == "starting":
+        return "starting Spark"
+    return "running" if moment.phase == "running" else sentence(moment)
+
+
+def _counts(account: Account) -> str:
+    return " ".join(f"{key}={value}" for key, value in account.as_dict().items())
+
+
+def _cut(text: str, style: str = "") -> Text:
+    return Text(text, style=style, overflow="ellipsis", no_wrap=True)
+
+
+def _number(number: int) -> str:
+    return f"{number:,}" if number < 10_000_000 else f"{number / 1e6:,.1f} M"
+
+
+def _events(number: int) -> str:
+    return f"{number:,} event{'' if number == 1 else 's'}"
+
+
+def _seconds(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d} min"

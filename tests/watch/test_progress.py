@@ -1,0 +1,137 @@
+"""What a run shows of itself, made from given moments; without a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from signoff.ledger.outcome import Account
+from signoff.watch.moments import Moment, Rates, SinkMoment, SourceMoment
+from signoff.watch.progress import Lines, Progress, picture, sentence
+
+START = Moment("alarms", "starting", 4.2, {"incoming": SourceMoment(Account())}, {"table": SinkMoment()}, 0.0)
+
+
+def moment(at: float = 0.0, **changes: object) -> Moment:
+    return replace(START, phase="running", at=at, **changes)
+
+
+def flowing(
+    at: float, received: int, delivered: int, *, taken: int = 0, expected: int | None = None
+) -> Moment:
+    account = Account(received=received, delivered=delivered, in_flight=received - delivered)
+    return moment(at, sources={"incoming": SourceMoment(account, taken, "receiving", expected)})
+
+
+def drawn(*moments: Moment, width: int = 80) -> str:
+    console = Console(file=StringIO(), width=width, force_terminal=True, color_system=None)
+    rates = Rates()
+    for each in moments:
+        rates.add(each)
+    console.print(picture(moments[-1], rates))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        (START, "starting Spark, 4 s"),
+        (moment(), "running: waiting for events"),
+        (flowing(0, 500, 0, taken=300), "running: 300 events in batches under way"),
+        (flowing(0, 500, 0), "running: 500 events wait"),
+        (
+            replace(flowing(0, 10, 9), phase="stopping", left_s=27.4),
+            "stopping: finishing 1 event, for at most 27 s more",
+        ),
+        (replace(moment(), phase="stopping", left_s=30.0), "stopping: ending Spark, for at most 30 s more"),
+        (replace(moment(), phase="telling"), "stopping: telling the sources what became of their events"),
+    ],
+)
+def test_what_is_happening_is_one_sentence(shown: Moment, said: str) -> None:
+    assert sentence(shown) == said
+    assert said in drawn(shown)
+
+
+def test_rates_are_those_of_the_last_seconds() -> None:
+    picture_ = drawn(
+        flowing(0, 0, 0), flowing(10, 100_000, 0), flowing(11, 100_000, 0), flowing(16, 100_250, 0)
+    )
+    assert " 50 " in picture_, "250 events in the last 5 seconds, whatever came before"
+
+
+def test_a_known_end_has_a_bar_with_the_time_left() -> None:
+    shown = drawn(flowing(0, 1000, 200, expected=1000), flowing(4, 1000, 600, expected=1000))
+    assert "60 %" in shown and "600 of 1,000" in shown and "100/s" in shown and "4 s left" in shown
+    assert "left" not in drawn(flowing(0, 1000, 200), flowing(4, 1000, 600)), "more may come"
+    assert "100 %" in drawn(flowing(0, 10, 10, expected=10))
+
+
+def test_everything_is_readable_at_80_columns() -> None:
+    account = Account(
+        received=123_456_789,
+        delivered=100_000_000,
+        dropped=20_000_000,
+        dead_lettered=3_000_000,
+        in_flight=456_789,
+    )
+    sources = {"a_source_with_a_long_name": SourceMoment(account, 456_789, "held: the log is full " * 5)}
+    sinks = {"warehouse": SinkMoment(99, "connection refused " * 9, 0.0)}
+    shown = drawn(moment(sources=sources, sinks=sinks))
+    assert max(map(len, shown.splitlines())) <= 80
+    for text in (
+        "123.5 M",
+        "456,789",
+        "100.0 M",
+        "20.0 M",
+        "3,000,000",
+        "dead-lettered",
+        "held: the log is full",
+    ):
+        assert text in shown
+    assert "refused" not in shown.split("warehouse")[0], "an outcome that nothing has takes no room"
+    assert "failing for" in shown and "connection refused" in shown
+
+
+def test_a_log_gets_a_line_when_something_has_changed() -> None:
+    lines = Lines()
+    assert lines.of(START) == ["alarms: starting Spark"]
+    assert lines.of(replace(START, at=9.0, since_s=13.0)) == [], "nothing has changed"
+    assert lines.of(flowing(10, 0, 0)) == ["alarms: running"]
+    counted = "incoming: received=5 delivered=3 dropped=0 dead_lettered=0 refused=0 expired=0 in_flight=2"
+    assert lines.of(flowing(11, 5, 3)) == [counted]
+    assert lines.of(flowing(12, 6, 3)) == [], "not more often than in five seconds"
+    assert lines.of(flowing(17, 6, 3)) == [counted.replace("d=5", "d=6").replace("t=2", "t=3")]
+    assert lines.of(flowing(99, 6, 3)) == []
+    failing = replace(flowing(100, 6, 3), sinks={"table": SinkMoment(3, "it is locked", 0.0)})
+    assert lines.of(failing) == ['sink "table" fails: it is locked']
+    assert lines.of(failing) == []
+    assert lines.of(flowing(101, 6, 3)) == ['sink "table" works again']
+    assert lines.of(replace(flowing(102, 6, 3), phase="stopping", left_s=30.0)) == [
+        "alarms: stopping: finishing 3 events, for at most 30 s more"
+    ]
+    assert lines.of(replace(flowing(103, 6, 3), phase="stopping", left_s=29.0)) == []
+    assert lines.of(replace(flowing(104, 6, 6), phase="ended")) == [
+        "account of incoming: "
+        "received=6 delivered=6 dropped=0 dead_lettered=0 refused=0 expired=0 in_flight=0"
+    ]
+
+
+def test_without_a_terminal_nothing_is_drawn_twice_and_quiet_is_quiet() -> None:
+    for quiet in (False, True):
+        file = StringIO()
+        with Progress(quiet=quiet, console=Console(file=file, width=80)) as progress:
+            for at in range(3):
+                if not quiet:
+                    progress.show(replace(START, at=float(at)))
+        assert file.getvalue() == ("" if quiet else "alarms: starting Spark\n")
+
+
+def test_on_a_terminal_the_account_is_the_last_line() -> None:
+    file = StringIO()
+    with Progress(quiet=False, console=Console(file=file, width=80, force_terminal=True)) as progress:
+        progress.show(flowing(0, 6, 3))
+        progress.show(replace(flowing(1, 6, 6), phase="ended"))
+    assert "account of incoming: received=6 delivered=6" in file.getvalue()
