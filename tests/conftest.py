@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.servers import PostgresServer, postgres_programs, private_postgres
 from tests.spark_archive import use_archive
 
 use_archive()
+os.environ["SIGNOFF_CLASS_ARCHIVE"] = "off"  # the tests have their own
 settings.register_profile("tests", deadline=None)  # a busy machine is no failure
 settings.load_profile("tests")
 

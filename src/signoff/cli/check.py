@@ -49,9 +49,13 @@ def _checked(file: Path, spark: bool) -> tuple[Graph | None, list[Problem]]:
         return None, list(error.problems)
     if not spark:
         return graph, []
-    from signoff.engine.check import check
+    from signoff.engine import class_archive
+    from signoff.engine.check import asks_spark, check
 
-    return graph, list(check(graph))
+    problems = list(check(graph))
+    if asks_spark(graph):
+        class_archive.make_later()
+    return graph, problems
 
 
 def _counts(graph: Graph) -> str:

@@ -45,6 +45,7 @@ class Progress:
         self._due = 0.0
         self._rates = Rates()
         self._lines = Lines()
+        self._last: Moment | None = None
 
     def __enter__(self) -> Progress:
         if not self._quiet and self._console.is_terminal:
@@ -57,6 +58,8 @@ class Progress:
     ) -> None:
         if self._live:
             self._live.stop()
+            for line in account_lines(self._last) if self._last else ():  # below the picture
+                self._print(line)
 
     def tick(self, run: Run) -> None:
         """Show the run, when it is time, and at its end."""
@@ -68,10 +71,15 @@ class Progress:
     def show(self, moment: Moment) -> None:
         """Show one moment; the last one is followed by the account."""
         self._rates.add(moment)
+        self._last = moment
         if self._live:
             self._live.update(picture(moment, self._rates, self._console.width), refresh=True)
-        for line in account_lines(moment) if self._live else self._lines.of(moment):
-            self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+            return
+        for line in self._lines.of(moment):
+            self._print(line)
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 def sentence(moment: Moment) -> str:
