@@ -145,6 +145,31 @@ def test_the_schema_of_a_pipeline_file_is_json(signoff: Signoff) -> None:
     assert "transform_route" in schema["$defs"]
 
 
+@pytest.mark.parametrize(
+    ("transforms", "sink", "asks"),
+    [
+        ("", "input: incoming", False),
+        ("", "inputs: [incoming, other]", True),
+        ("", "input: incoming, buffer: {}", True),
+        ("transforms: {some: {type: filter, input: incoming, where: 'true'}}", "input: some", True),
+    ],
+)
+def test_check_starts_spark_only_where_there_is_a_question_to_it(
+    signoff: Signoff, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transforms: str, sink: str, asks: bool
+) -> None:
+    def start_session(*_: object, **__: object) -> None:
+        raise SignoffError("Spark was started")
+
+    monkeypatch.setattr("signoff.engine.check.start_session", start_session)
+    sources = "incoming: {type: generate, count: 1}, other: {type: generate, count: 1}"
+    sinks = f"out: {{type: files, path: ./out, {sink}}}, rest: {{type: console, input: other}}"
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(f"name: p\nsources: {{{sources}}}\n{transforms}\nsinks: {{{sinks}}}\n")
+    result = signoff("check", file)
+    assert ("Spark was started" in result.err) == asks, result
+    assert asks or (result.code, "is fine" in result.out) == (0, True)
+
+
 def test_a_source_is_described_with_the_columns_its_rows_have(signoff: Signoff) -> None:
     assert tuple(COLUMNS) == SOURCE_COLUMNS, "what the documentation says is what the engine gives"
     described = signoff("describe", "files").out
