@@ -21,6 +21,7 @@ import pytest
 from signoff.cli.replayed import End, end_of
 from signoff.cli.status import read_status
 from signoff.engine.gone import obstacle, stage_names
+from signoff.engine.lineage import made_from
 from signoff.ledger import DeadLetter, drop_letters
 from signoff.ledger.explain import Explanation, Line, explain
 from signoff.ledger.letter import OPEN
@@ -249,6 +250,9 @@ class ToldRun(Run):
             said = "not in the pipeline" in line.text or "not in the pipeline" in story.why
             assert gone or "not in the pipeline" not in line.text
             assert said or not gone or line.state == "owed", f"{name} is gone, and nobody says so"
+        if "by it or by a sink in its place" in line.text:
+            places = [name, *(new for new, old in self.renamed.items() if old == name)]
+            self.check_taken(source, number, story, places)
         if "letter replayed: delivered" in line.text:
             self.check_delivered(line.event_id, name)
         if "resubmitted as" in line.text:
@@ -260,6 +264,17 @@ class ToldRun(Run):
             row = EventId.parse(line.event_id)
             later = [key for key in self.outside.lettered if key[1] != name or BUFFER in key[0]]
             assert any(self.is_of(key, row) for key in later), "there is no such letter"
+
+    def check_taken(self, source: str, number: int, story: Explanation, places: list[str]) -> None:
+        """Rows that had come to a sink that is gone: it has them, or the one in its place."""
+        tried = {row for (sink, row) in (*self.outside.taken, *self.outside.tried) if sink == places[0]}
+        mine = [row for row in tried if EventId.parse(row).source == source]
+        mine = [row for row in mine if EventId.parse(row).sequence == number]
+        lettered = {key[0] for key in self.outside.lettered}
+        named = {line.event_id for line in story.lines}
+        negative = story.state in ("refused", "expired")
+        lacks = [x for x in mine if not any(self.has(place, x) for place in places)]
+        assert negative or not [x for x in lacks if x not in lettered | named], f"{places} lack {lacks}"
 
     def is_of(self, key: tuple[str, str], row: EventId) -> bool:
         """Whether a letter is of a row made from another, also behind a log."""
@@ -313,6 +328,7 @@ class ToldRun(Run):
         if letter.source.endswith(BUFFER) or letter.stage in self.scripts:
             return []
         sinks = frozenset(self.world.sinks_behind(letter.stage))
+        steps = self.world.reached_from(letter.stage)
         walked = walk(
             self.world, letter.source, letter.sequence, lambda *_: False, sinks, edition=letter.edition
         )
@@ -320,7 +336,7 @@ class ToldRun(Run):
             one
             for one in walked
             if not isinstance(one, Ended)
-            and letter.event.row.holds(RowRef(one.row[1], one.row[2]))
+            and made_from(one.row[2], letter.child, frozenset({letter.stage}) | sinks | steps)
             and not self.world.refuses(self.scripts[one.sink], one.id)
             and not self.model.may_lose(self.scripts[one.sink])
         ]

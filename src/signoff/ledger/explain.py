@@ -267,11 +267,15 @@ class _Story:
 
         What it took of an event that had expired, or had been refused at once, is not recorded.
         """
-        gone = "; it is not in the pipeline any more" if self._is_gone(name) else ""
+        if self._is_gone(name):
+            return (
+                "is not in the pipeline any more, and owes nothing; what had reached it was taken, by it or "
+                "by a sink in its place"
+            )
         if negative:
-            return f"has done with the batch; what reached it of the event it may have taken, or not{gone}"
+            return "has done with the batch; what reached it of the event it may have taken, or not"
         or_buffer = ", or its buffer did," if self._has_buffer(name) else ","
-        return f"took its rows{or_buffer} if any reached it{gone}"
+        return f"took its rows{or_buffer} if any reached it"
 
     def _has_buffer(self, name: str) -> bool:
         """Whether a sink has, or had, a buffer: its being done may mean that the rows are, or were, there."""
