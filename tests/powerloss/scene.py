@@ -127,6 +127,13 @@ class Recorded:
                 return self._after(put.ended)
         return place
 
+    def all_acknowledged(self) -> int:
+        """The moment in which the last file is deleted, because all its events are acknowledged."""
+        names = {put.name for put in self.puts}
+        kinds = ("remove", "rename")
+        gone = [i for i, change in enumerate(self.changes) if change[0] in kinds and change[2] in names]
+        return gone[-1] + 1
+
     def _after(self, moment: int) -> int:
         return next(i + 1 for i, each in enumerate(self.moments) if each >= moment)
 

@@ -1,0 +1,33 @@
+"""Case 45, all parts together: the power is cut when everything is acknowledged, and a window is still open.
+
+The short form of `make powerloss`, which cuts it at any moment, and for every kind of pipeline.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.powerloss.mount import missing
+from tests.powerloss.scene import Scene
+from tests.promises.product import Inline
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.servers,
+    pytest.mark.skipif(bool(missing()), reason=f"no disk that forgets: {missing()}"),
+]
+
+
+@pytest.mark.case(45)
+def test_events_that_are_acknowledged_and_in_an_open_window_survive_a_loss_of_power(
+    tmp_path: Path, spark: Any
+) -> None:
+    scene = Scene("window", tmp_path, lambda directory: Inline(directory, spark), payload=8_000)
+    recorded = scene.record(scene.prepared(), files=3, events=9)
+    place = recorded.all_acknowledged()
+    for luck in (None, random.Random(1)):
+        scene.after(recorded.disk_after(place, luck), recorded.given(place), f"luck: {luck}")
