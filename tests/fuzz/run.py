@@ -17,8 +17,8 @@ from tests.fuzz.targets import TARGETS, Target, one
 MODULES = ("pipelines", "files", "requests", "amqp", "parsers", "commands")
 """Modules of this package with targets."""
 ROUNDS = 20
-SLOW_S = 30.0
-"""One input that takes longer counts as one that does not end."""
+SLOW_S = 10.0
+"""One input that takes longer does not end. In processor time: others may use the machine, too."""
 
 
 def load_targets() -> dict[str, Target]:
@@ -31,14 +31,14 @@ def feed(name: str, count: int, seed: int, first: int = 0) -> list[str]:
     """Feed one target; returns the inputs that failed."""
     failed = []
     for number in range(first, first + count):
-        began = time.monotonic()
+        began = time.process_time()
         try:
             one(name, number, seed)
         except Exception:  # noqa: BLE001 - that is what is looked for
             failed.append(f"{name}:{seed}:{number}")
             print(f"FAILED {failed[-1]}\n{traceback.format_exc()}", flush=True)
-        if time.monotonic() - began > SLOW_S:
-            failed.append(f"{name}:{seed}:{number} took {time.monotonic() - began:.0f} s")
+        if time.process_time() - began > SLOW_S:
+            failed.append(f"{name}:{seed}:{number} took {time.process_time() - began:.0f} s")
             print(f"FAILED {failed[-1]}", flush=True)
     return failed
 
