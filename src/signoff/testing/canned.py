@@ -58,11 +58,11 @@ class _Canned(httpx.BaseTransport):
         body = json.loads(content) if content else {}
         if self._config.batch == 1:
             status, text = self._answer({**body, **asked})
-            return httpx.Response(status, text=text)
+            return _response(status, text)
         answers = [self._answer(one) for one in body]
         if wrong := next((one for one in answers if one[0] not in (200, 404)), None):
-            return httpx.Response(wrong[0], text=wrong[1])
-        return httpx.Response(200, text=f"[{','.join('null' if s == 404 else text for s, text in answers)}]")
+            return _response(*wrong)
+        return _response(200, f"[{','.join('null' if s == 404 else text for s, text in answers)}]")
 
     def _answer(self, asked: Mapping[str, Any]) -> tuple[int, str]:
         for canned in self._config.canned:
@@ -70,3 +70,8 @@ class _Canned(httpx.BaseTransport):
                 text = canned.answer if isinstance(canned.answer, str) else json.dumps(canned.answer)
                 return canned.status, text
         return 400, f"the test gives no answer for {json.dumps(asked, ensure_ascii=False)}"
+
+
+def _response(status: int, text: str) -> httpx.Response:
+    """One that is read as it comes, as every answer of a service is."""
+    return httpx.Response(status, stream=httpx.ByteStream(text.encode()))
