@@ -34,3 +34,7 @@ def failures(file: Path, spark: Any) -> dict[str, str]:
 )
 def test_the_tests_of_the_examples_pass(file: str, spark: Any) -> None:
     assert failures(EXAMPLES / file, spark) == {}
+
+
+def test_time_windows_folds_routes_and_services_are_those_of_a_run(spark: Any) -> None:
+    assert failures(HERE / "everything.yaml", spark) == {}

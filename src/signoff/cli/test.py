@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -62,15 +64,14 @@ def command(
         )
         typer.echo(f"{file}: {said}", err=True)
         raise typer.Exit(2)
-    logging.getLogger("signoff").addHandler(logging.NullHandler())  # what a run logs is no news in a test
-    logging.getLogger("signoff").propagate = False
     if not as_json:
         typer.echo(f"{file}: {len(chosen)} test{'' if len(chosen) == 1 else 's'}; starting Spark …", err=True)
     verdicts = []
-    for case in chosen:
-        verdicts.append(_run(graph, case))
-        if not as_json:
-            typer.echo(_text(verdicts[-1]))
+    with _no_log():
+        for case in chosen:
+            verdicts.append(_run(graph, case))
+            if not as_json:
+                typer.echo(_text(verdicts[-1]))
     if junit_file is not None:
         junit_file.write_text(junit(graph.name, verdicts), encoding="utf-8")
     failed = sum(not verdict.passed for verdict in verdicts)
@@ -79,6 +80,19 @@ def command(
     else:
         typer.echo(f"{len(verdicts) - failed} passed, {failed} failed")
     raise typer.Exit(1 if failed else 0)
+
+
+@contextmanager
+def _no_log() -> Iterator[None]:
+    """What a run logs is no news in a test: a dead letter may be what is expected."""
+    logger, handler = logging.getLogger("signoff"), logging.NullHandler()
+    before, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = before
 
 
 def _run(graph: Graph, case: Case) -> Verdict:
