@@ -221,6 +221,64 @@ def test_postgres_refuses_the_row_a_trigger_fails_on_and_no_other(
     assert [n for (n,) in found] == OTHERS
 
 
+def test_postgres_refuses_rows_that_a_trigger_skips_without_a_word(
+    postgres: PostgresServer, session: psycopg.Connection[Any]
+) -> None:
+    session.execute(PG_TABLE)
+    session.execute(TRIGGER.format(body="RETURN NULL;"))
+    sink = pg_sink(postgres)
+    for _ in range(2):  # those that are there already are no refusal
+        (refusal,) = write_batch(sink, numbered(10))
+        assert (refusal.index, refusal.transient) == (3, False) and "skipped the row" in refusal.reason
+        found = session.execute("SELECT number FROM faults.events ORDER BY 1").fetchall()
+        assert [n for (n,) in found] == OTHERS
+    (refusal,) = write_batch(sink, numbered(1, start=3))
+    assert not refusal.transient
+
+
+@pytest.mark.parametrize("when", ["BEFORE UPDATE", "BEFORE INSERT OR UPDATE"])
+def test_a_postgres_row_that_is_there_is_no_refusal_though_the_table_keeps_updates_out(
+    postgres: PostgresServer, session: psycopg.Connection[Any], when: str
+) -> None:
+    session.execute(PG_TABLE)
+    assert not write_batch(pg_sink(postgres), numbered(10))
+    skips = TRIGGER.format(body="NULL;").replace("RETURN NEW", "RETURN NULL").replace("BEFORE INSERT", when)
+    session.execute(skips)
+    assert not write_batch(pg_sink(postgres), numbered(10))
+    assert len(write_batch(pg_sink(postgres), numbered(12))) == (2 if "INSERT" in when else 0)
+
+
+def test_a_policy_that_hides_rows_is_no_refusal_of_those_that_were_written(
+    postgres: PostgresServer, session: psycopg.Connection[Any], guest: str
+) -> None:
+    session.execute(PG_TABLE)
+    session.execute(TRIGGER.format(body="RETURN NULL;"))
+    session.execute("GRANT ALL ON faults.events TO guest")
+    session.execute("ALTER TABLE faults.events ENABLE ROW LEVEL SECURITY")
+    session.execute("CREATE POLICY i ON faults.events FOR INSERT WITH CHECK (true)")
+    session.execute("CREATE POLICY u ON faults.events FOR UPDATE USING (true)")
+    session.execute("CREATE POLICY s ON faults.events FOR SELECT USING (true)")
+    assert [one.index for one in write_batch(pg_sink(postgres, guest), numbered(10))] == [3]
+    found = session.execute("SELECT number FROM faults.events ORDER BY 1").fetchall()
+    assert [n for (n,) in found] == OTHERS
+
+
+@pytest.mark.parametrize("rule", ["DO INSTEAD NOTHING", "WHERE NEW.number = 3 DO INSTEAD NOTHING"])
+def test_a_rule_in_the_way_is_said_and_nothing_counts_as_written(
+    postgres: PostgresServer, session: psycopg.Connection[Any], rule: str
+) -> None:
+    session.execute(PG_TABLE)
+    session.execute(f"CREATE RULE r AS ON INSERT TO faults.events {rule}")
+    sink = pg_sink(postgres)
+    try:
+        refusals = [one.index for one in write_batch(sink, numbered(10))]
+    except PermanentError as error:
+        assert "rule" in str(error).lower()
+        refusals = list(range(10))
+    found = session.execute("SELECT number FROM faults.events ORDER BY 1").fetchall()
+    assert sorted([*refusals, *(n for (n,) in found)]) == list(range(10))
+
+
 @pytest.fixture
 def guest(session: psycopg.Connection[Any]) -> Iterator[str]:
     session.execute(

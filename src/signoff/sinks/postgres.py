@@ -3,10 +3,11 @@
     COPY rows as text ─► temporary table ─► INSERT … SELECT with casts … ON CONFLICT DO UPDATE ─► COMMIT
 
 Invariants: `write` returns after the commit; the same row written again replaces itself; a row that
-the table rejects (a cast, a constraint, a trigger, a policy) is refused alone; which errors are a row's and
-which the sink's is said in `postgres_errors`. When the one statement fails, the server goes through the rows
-by itself and notes those that fail: halving from here would take a round trip per bad row. No wait is
-without end: for a lock, for a statement, for a server that is silent.
+the table rejects (a cast, a constraint, a trigger, a policy) is refused alone, also if a trigger skips it
+without an error: what the statement says it wrote is counted. Which errors are a row's and which the sink's
+is said in `postgres_errors`. When the one statement fails or writes less, the server goes through the rows by
+itself and notes those that fail: halving from here would take a round trip per bad row. No wait is without
+end: for a lock, for a statement, for a server that is silent.
 
 Values are copied as text and cast to the types the table has, so an existing table may be stricter
 or wider than what `create_table` would make.
@@ -69,6 +70,7 @@ SELECT row_security_active(to_regclass(%s)) AND has_any_column_privilege(to_regc
 """
 _NAME_BYTES = 63
 """What PostgreSQL keeps of a name; the rest it cuts off, and two names may become one."""
+_SKIPPED = "the table skipped the row without an error; a trigger or a policy of it keeps the row out"
 _TEXT_TYPES = ("text", "character varying")
 _UNIQUE_EVENT_ID = """
 SELECT EXISTS (
@@ -208,6 +210,7 @@ class _PostgresWriter(Writer):
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._ready_for: pa.Schema | None = None
         self._upsert = ""
+        self._lacks = ""
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
         sorted_out = _without_nul(fit(rows))
@@ -267,6 +270,7 @@ class _PostgresWriter(Writer):
             connection.execute(f"ALTER TABLE {name} {added}")
             types = dict(connection.execute(_COLUMNS_OF, [name]).fetchall())
         self._upsert = _upsert_sql(name, schema.names, types)
+        self._lacks = _lacks_sql(name, types)
         connection.commit()
         staged = ", ".join(f"{_quoted(column)} text" for column in schema.names)
         connection.execute(f"DROP TABLE IF EXISTS pg_temp.{STAGE}, pg_temp.{REFUSED}")
@@ -288,11 +292,13 @@ class _PostgresWriter(Writer):
             try:
                 with connection.transaction():
                     cursor.execute(self._upsert)
-            except psycopg.Error as error:
-                if connection.broken or is_sinks(error.sqlstate):
+                    if cursor.rowcount != count and _is_true(cursor.execute(self._lacks)):
+                        raise _Skipped
+            except (psycopg.Error, _Skipped) as error:
+                if isinstance(error, psycopg.Error) and (connection.broken or is_sinks(error.sqlstate)):
                     raise
                 # Also for an event_id twice in one batch: one by one, the last row stays.
-                cursor.execute(_one_by_one_sql(self._upsert))
+                cursor.execute(_one_by_one_sql(self._upsert, self._lacks))
                 found = cursor.execute(
                     f"SELECT place, reason, uncertain FROM {REFUSED} ORDER BY place"
                 ).fetchall()
@@ -305,13 +311,21 @@ class _PostgresWriter(Writer):
                 return [refused(int(place), str(reason)) for place, reason, _ in found]
         return []
 
-    def _is_policy(self, cursor: psycopg.Cursor[tuple[Any, ...]], error: psycopg.Error) -> bool:
+    def _is_policy(self, cursor: psycopg.Cursor[tuple[Any, ...]], error: Exception) -> bool:
         """Whether permission was denied to the rows and not to us: by row-level security."""
         name = self._sink.name
-        if error.sqlstate != DENIED:
+        if getattr(error, "sqlstate", None) != DENIED:
             return False
-        found = cursor.execute(_IS_POLICY, [name, name]).fetchone()
-        return bool(found and found[0])
+        return _is_true(cursor.execute(_IS_POLICY, [name, name]))
+
+
+class _Skipped(Exception):
+    """The statement wrote less rows than it was given, and some of them are not in the table."""
+
+
+def _is_true(cursor: psycopg.Cursor[tuple[Any, ...]]) -> bool:
+    found = cursor.fetchone()
+    return bool(found and found[0])
 
 
 def _refuse_long_names(names: Sequence[str]) -> None:
@@ -371,17 +385,31 @@ def _upsert_sql(table: str, names: Sequence[str], types: dict[str, str]) -> str:
     )
 
 
-def _one_by_one_sql(upsert: str) -> str:
-    """The same upsert, row by row on the server, noting the rows that fail."""
+def _lacks_sql(table: str, types: dict[str, str]) -> str:
+    """Whether the table lacks rows of the batch. One that is there was written, now or before."""
+    key = f"CAST(s.{EVENT_ID} AS {types.get(EVENT_ID, 'text')})"
+    return (
+        f"SELECT EXISTS (SELECT FROM pg_temp.{STAGE} s WHERE NOT EXISTS "
+        f"(SELECT FROM {table} t WHERE t.{EVENT_ID} = {key}) /*and*/)"
+    )
+
+
+def _one_by_one_sql(upsert: str, lacks: str) -> str:
+    """The same upsert, row by row on the server, noting the rows that fail, or that are skipped."""
     single = upsert.replace("/*where*/", f"WHERE {PLACE} = signoff_this")
+    lacks_it = lacks.replace("/*and*/", f"AND s.{PLACE} = signoff_this")
     return f"""
 CREATE INDEX ON pg_temp.{STAGE} ({PLACE});
 DO $signoff$
-DECLARE signoff_this integer;
+DECLARE signoff_this integer; signoff_count bigint;
 BEGIN
   FOR signoff_this IN SELECT {PLACE} FROM pg_temp.{STAGE} ORDER BY {PLACE} LOOP
     BEGIN
       {single};
+      GET DIAGNOSTICS signoff_count = ROW_COUNT;
+      IF signoff_count = 0 AND ({lacks_it}) THEN
+        INSERT INTO pg_temp.{REFUSED} VALUES (signoff_this, '{_SKIPPED}', false);
+      END IF;
     EXCEPTION
       WHEN assert_failure OR OTHERS THEN
         IF left(SQLSTATE, 2) IN ({listed(SINKS)}) THEN
