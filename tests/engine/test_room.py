@@ -163,3 +163,16 @@ def test_a_full_disk_is_known_as_one_when_sqlite_has_ended_the_transaction_by_it
     with store.read() as db:
         assert db.execute("SELECT count(*) FROM some").fetchone()[0] == 1
     store.close()
+
+
+def test_a_disk_that_stays_full_is_said_again_and_more_and_more_seldom(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock(100.0)
+    room = Room(clock)
+    for _ in range(3600):
+        with room:
+            raise FULL
+        clock.now += 1
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 10 and "still no room after 30 s" in said[1]

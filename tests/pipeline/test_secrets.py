@@ -297,3 +297,22 @@ def test_an_error_is_masked_before_a_line_of_it_is_chosen_or_cut(
     for length in range(270, 520):
         told = shorten(ValueError("x" * length + LONG))
         assert "S3cr" not in told, length
+
+
+def test_what_spark_says_of_an_expression_is_masked_before_it_is_cut() -> None:
+    from signoff.engine.compile import _first_line
+    from signoff.transforms.contract import FieldError
+    from signoff.transforms.parse_json import _from_ddl
+
+    secret = "first-half-of-it\nsecond-half-of-it"
+    register_secret(secret)
+    assert "first-half" not in _first_line(f"cannot parse {secret}")
+    assert _first_line("\n") == "no reason was given"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "signoff.transforms.parse_json.StructType.fromDDL",
+            lambda text: (_ for _ in ()).throw(ValueError(f"no such type: {text}")),
+        )
+        with pytest.raises(FieldError) as raised:
+            _from_ddl(f"a {secret}")
+    assert "first-half" not in str(raised.value)

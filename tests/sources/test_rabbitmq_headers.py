@@ -170,3 +170,28 @@ HEADERS: dict[str, tuple[Any, str | None]] = {
     ),
 }
 """Value, and what the event says, None: an error."""
+
+
+def test_all_values_of_a_name_that_comes_twice_are_kept() -> None:
+    table = _sized(
+        _entry(b"a", b"b\x01") + _entry(b"b", b"t\x01") + _entry(b"a", b"b\x02") + _entry(b"a", b"V")
+    )
+    assert decode_table(table, 0, len(table)) == {"a": [1, 2, None], "b": True}
+
+
+@given(st.floats(width=32))
+@example(0.1)
+@example(3.4028234663852886e38)
+@example(1.401298464324817e-45)
+def test_a_number_of_single_precision_is_the_shortest_that_is_the_same(value: float) -> None:
+    table = _sized(_entry(b"n", struct.pack(">cf", b"f", value)))
+    found = decode_table(table, 0, len(table))["n"]
+    assert math.isfinite(value) or isinstance(found, str)
+    if math.isfinite(value):
+        assert struct.pack(">f", found) == struct.pack(">f", value)
+        assert len(repr(found)) <= len(repr(value))
+
+
+def test_a_tenth_is_a_tenth() -> None:
+    table = _sized(_entry(b"n", struct.pack(">cf", b"f", 0.1)))
+    assert repr(decode_table(table, 0, len(table))["n"]) == "0.1"

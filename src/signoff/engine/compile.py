@@ -28,6 +28,7 @@ from signoff.errors import PipelineError, Problem
 from signoff.pipeline.graph import Graph, Node, Port
 from signoff.pipeline.model import OnFailure, SinkConfig
 from signoff.pipeline.problems import did_you_mean
+from signoff.pipeline.secrets import redact
 from signoff.transforms.attempts import Attempt
 from signoff.transforms.contract import FieldError, Step, Transform
 from signoff.transforms.frame import (
@@ -444,5 +445,6 @@ def _analysis(error: AnalysisException, columns: Sequence[str]) -> tuple[str, st
 
 
 def _first_line(text: str) -> str:
-    line = next((line for line in text.splitlines() if line.strip()), "")
+    """Masked before it is cut: what is left of a secret would not be known again."""
+    line = next((line for line in redact(text).splitlines() if line.strip()), "no reason was given")
     return line.split(" SQLSTATE")[0].strip()

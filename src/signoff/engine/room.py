@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 _LOOK_S = 0.5
 _CALM_S = 3.0
 """There is room again when nothing has failed for so long."""
+_SAY_FIRST_S, _SAY_MOST_S = 30.0, 600.0
+"""How soon it is said again that there is no room, and how seldom at last. A run with `--once` waits as well:
+what it has taken is safe, and ending would not make room; so it must be seen what it waits for."""
 _SAID = ("No space left on device", "disk is full", "Disk quota exceeded", "[log-no-space]", "disk I/O error")
 """What is said of a full disk where only a text is left: by Java, by Spark, by a task."""
 Opened = TypeVar("Opened")
@@ -36,7 +39,7 @@ class Room:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._failed_at = 0.0
+        self._failed_at = self._since = self._say_at = self._say_every = 0.0
         self.trouble = ""
         """Why nothing can be recorded at the moment; '' when it can."""
 
@@ -87,7 +90,17 @@ class Room:
             time.sleep(_LOOK_S)
 
     def _missing(self, text: str) -> None:
+        now, trouble = self._now(), f"no room: {redact(text)}"
         if not self.trouble:
+            self._since, self._say_at, self._say_every = now, now + _SAY_FIRST_S, _SAY_FIRST_S
             logger.warning("there is no room: %s; it is tried again until there is", redact(text))
-        self.trouble = f"no room: {redact(text)}"
-        self._failed_at = self._now()
+        elif now >= self._say_at:
+            self._say_every = min(self._say_every * 2, _SAY_MOST_S)
+            self._say_at = now + self._say_every
+            logger.warning(
+                "there is still no room after %.0f s, and nothing is settled: %s; nothing is lost, the run "
+                "goes on when there is room, and can be stopped",
+                now - self._since, redact(text),
+            )  # fmt: skip
+        self.trouble = trouble
+        self._failed_at = now

@@ -4,7 +4,8 @@ pika's own decoder raises on times that a calendar does not have, on infinite nu
 which would end the connection, with each delivery again; and it cuts fractions off.
 
 Invariants: whatever the bytes, `decode_table` returns values that JSON can express, or raises `BadHeaders`
-with the reason; it never reads beyond `end`. No two different texts become the same: bytes that are not
+with the reason; it never reads beyond `end`. Of a name that stands in a table more than once all values are
+kept, as a list in their order. No two different texts become the same: bytes that are not
 UTF-8 are given as `base64:…`.
 """
 
@@ -21,6 +22,7 @@ from typing import Any
 _MOST_NESTED = 100
 """Levels of tables and arrays; orjson writes 254, and nobody reads a hundred."""
 _SIZE = struct.Struct(">I")
+_FLOAT = struct.Struct(">f")
 
 
 class BadHeaders(Exception):
@@ -33,13 +35,17 @@ def decode_table(data: bytes, place: int, end: int, depth: int = 0) -> dict[str,
         raise BadHeaders(f"tables and arrays are nested more than {_MOST_NESTED} deep")
     place, end = _extent(data, place, end, "a table")
     found: dict[str, Any] = {}
+    again: dict[str, list[Any]] = {}
     while place < end:
         stop = place + 1 + data[place]
         if stop >= end:
             raise BadHeaders("a header has no value")
         name = text(data[place + 1 : stop])
-        found[name], place = _value(data, stop, end, depth)
-    return found
+        value, place = _value(data, stop, end, depth)
+        if name in found:
+            again.setdefault(name, [found[name]]).append(value)
+        found[name] = value
+    return {**found, **again}
 
 
 def table_end(data: bytes, place: int, end: int) -> int:
@@ -110,6 +116,20 @@ def _number(value: float) -> float | str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
+def _single(value: float) -> float | str:
+    """The shortest number that is this one in single precision: 0.1, and not 0.10000000149011612."""
+    if not math.isfinite(value):
+        return _number(value)
+    for digits in range(6, 9):
+        short = float(f"{value:.{digits}g}")
+        try:
+            if _FLOAT.pack(short) == _FLOAT.pack(value):
+                return short
+        except OverflowError:  # rounded up, beyond the largest
+            continue
+    return value
+
+
 def _decimal(scale: int, value: int) -> str:
     return str(Decimal(value).scaleb(-scale))
 
@@ -137,7 +157,7 @@ _FIXED: dict[bytes, tuple[struct.Struct, Callable[..., Any]]] = {
     b"i": (struct.Struct(">I"), int),
     b"l": (struct.Struct(">q"), int),
     b"L": (struct.Struct(">q"), int),
-    b"f": (struct.Struct(">f"), _number),
+    b"f": (_FLOAT, _single),
     b"d": (struct.Struct(">d"), _number),
     b"D": (struct.Struct(">Bi"), _decimal),
     b"T": (struct.Struct(">Q"), _time),

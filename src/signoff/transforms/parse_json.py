@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from signoff.pipeline.model import OnFailure
-from signoff.pipeline.secrets import excerpt
+from signoff.pipeline.secrets import excerpt, redact
 from signoff.transforms.contract import FieldError, Step, Transform
 from signoff.transforms.flat_json import FlatJson, early_columns
 from signoff.transforms.frame import View
@@ -133,7 +133,8 @@ def _from_ddl(text: str) -> StructType:
     try:
         return StructType.fromDDL(text)
     except Exception as error:  # noqa: BLE001 - Spark raises several kinds; all mean: not a schema
-        first = str(error).strip().splitlines()[0]
+        # Masked before it is cut: what is left of a secret would not be known again.
+        first = next(iter(redact(str(error)).strip().splitlines()), type(error).__name__)
         raise FieldError("schema", "type-error", f"not a schema: {first}", 'write "name TYPE, …"') from None
 
 
