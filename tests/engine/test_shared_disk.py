@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,13 +15,15 @@ import pytest
 from signoff.catalog import default
 from signoff.engine import cluster as cluster_module
 from signoff.engine import shared_disk as driver_side
-from signoff.engine.cluster import NoExecutors, _Probe
+from signoff.engine.cluster import NoExecutors, _Probe, check_master
 from signoff.engine.shared_disk import SharedDisk
 from signoff.errors import PipelineError
 from signoff.log import shared_disk as executor_side
 from signoff.log.shared_disk import VARIABLE, NotShared, SharedPlaces, prove_shared
+from signoff.log.spark import LogDataSource
 from signoff.pipeline.load import load
 from signoff.pipeline.model import SparkSettings
+from tests.log.events import write
 
 PIPELINE = """
 name: alarms
@@ -190,3 +194,62 @@ def test_a_driver_of_a_cluster_is_not_bound_to_the_loopback(monkeypatch: pytest.
         with pytest.raises(Stop):
             session.start_session("x", SparkSettings(master=master), log_file=Path("l"), python_path=Path())
     assert seen == [None, "127.0.0.1"]
+
+
+def test_an_executor_reads_only_the_log_that_the_driver_has_planned_with(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    write(log, 10)
+    stamp = log / executor_side.STAMP
+    stamp.write_text('{"state": "ours", "run": 1}')
+    source = LogDataSource({"path": str(log)})
+    reading: Any = source.reader(source.schema())
+    (part,) = pickle.loads(pickle.dumps(reading.divide(0, 10)))
+    stamp.write_text('{"state": "ours", "run": 2}')  # another run has begun: it is the same log
+    assert sum(rows.num_rows for rows in reading.read(part)) == 10
+    stamp.write_text('{"state": "theirs", "run": 1}')
+    with pytest.raises(NotShared, match="the log here is another one"):
+        reading.read(part)
+    log.rename(tmp_path / "elsewhere")
+    with pytest.raises(NotShared, match="there is no such directory here; mount it on every worker"):
+        reading.read(part)
+
+
+def test_a_session_on_a_cluster_is_refused_where_the_pipeline_was_checked_for_one_machine(
+    tmp_path: Path,
+) -> None:
+    assert not _problems(tmp_path, "{master: 'local[2]'}")
+    graph = load(tmp_path / "alarms.yaml", default())
+
+    def session(master: str) -> Any:
+        return SimpleNamespace(sparkContext=SimpleNamespace(master=master))
+
+    check_master(graph, session("local[4]"))
+    with pytest.raises(PipelineError, match=r"Spark runs on spark://far:7077, but .* for local\[2\]"):
+        check_master(graph, session("spark://far:7077"))
+
+
+def test_a_worker_that_lacks_a_module_or_a_certificate_says_which(tmp_path: Path) -> None:
+    (tmp_path / "steps.py").write_text("def f(row): return row\n")
+    (tmp_path / "ca.pem").write_text("a certificate")
+    step = "transforms:\n  made: {type: python, input: incoming, function: 'steps:f', mode: rows}\nsinks:"
+    sink = "\n  queue: {type: rabbitmq, input: made, url: 'amqps://x/', exchange: e, "
+    sink += "routing_key: payload, ca_file: ca.pem}\n"
+    text = PIPELINE.format(spark="{master: 'spark://x:1', shared: true}").replace("sinks:", step)
+    (tmp_path / "p.yaml").write_text(text + sink)
+    disk = driver_side.shared_disk(load(tmp_path / "p.yaml", default()))
+    assert disk is not None
+    disk.begin()
+    try:
+        prove_shared(disk.environment)
+        for name in ("steps.py", "ca.pem"):
+            content = (tmp_path / name).read_text()
+            executor_side._proved.clear()
+            (tmp_path / name).write_text("another")
+            with pytest.raises(NotShared, match=f"{name} is needed on every worker.*content is another one"):
+                prove_shared(disk.environment)
+            (tmp_path / name).unlink()
+            with pytest.raises(NotShared, match=f"{name} is needed on every worker.*No such file"):
+                prove_shared(disk.environment)
+            (tmp_path / name).write_text(content)
+    finally:
+        disk.close()

@@ -37,12 +37,12 @@ from signoff.ledger.folding import KEY_INDEX
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BUFFER
 from signoff.ledger.store import no_room
+from signoff.log.shared_disk import STAMP
 from signoff.pipeline.model import NodeConfig
 from signoff.private import make_private
 
 logger = logging.getLogger(__name__)
 
-STAMP = "identity"
 MIXED, LETTERS_MIXED = "state-mixed", "letters-mixed"
 _FOREIGN = "it comes from another state directory"
 _LOOKS = 5

@@ -63,6 +63,7 @@ class Cluster:
                 executor_environment=disk.environment if disk else {},
             )
             try:
+                check_master(graph, spark)
                 if disk is not None:
                     _Probe(graph, spark.sparkContext, log_file).run()
             except BaseException:
@@ -78,6 +79,19 @@ class Cluster:
         self.spark.stop()
         if self.disk is not None:
             self.disk.close()
+
+
+def check_master(graph: Graph, spark: SparkSession) -> None:
+    """Raise PipelineError where Spark runs on a cluster though the pipeline was checked for one machine: the
+    session may have been there before, or its master come from elsewhere."""
+    master = spark.sparkContext.master
+    if graph.settings.spark.is_local and not master.startswith("local"):
+        text = (
+            f"Spark runs on {master}, but the pipeline was checked for "
+            f"{graph.settings.spark.effective_master}: executors there would use their own disks"
+        )
+        hint = "set spark.master to the master of the session, and what check says then"
+        raise PipelineError([Problem("not-shared", text, hint, graph.file)])
 
 
 class _Probe:

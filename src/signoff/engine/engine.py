@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from signoff.engine.answers import Bearer, build_bearers
 from signoff.engine.belonging import Belonging
 from signoff.engine.buffers import read_buffers
-from signoff.engine.cluster import Cluster
+from signoff.engine.cluster import Cluster, check_master
 from signoff.engine.control import Control, GaveUp
 from signoff.engine.division import all_joints
 from signoff.engine.folds import FoldQuery
@@ -84,6 +84,8 @@ class Engine:
         self.status = EngineStatus(graph.state)
         self.status.report("starting")
         self._owns_session = spark is None
+        if spark is not None:
+            check_master(graph, spark)
         self.cluster = Cluster.start(graph) if spark is None else Cluster(spark)
         self.spark = self.cluster.spark
         self.room = Room()

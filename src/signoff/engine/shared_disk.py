@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from signoff.errors import StateError
-from signoff.log.shared_disk import VARIABLE, SharedPlaces
+from signoff.log.shared_disk import VARIABLE, SharedPlaces, digest
 from signoff.pipeline.graph import Graph
 from signoff.private import make_private, opener
 
@@ -31,13 +31,16 @@ _SEEN_WITHIN_S = 20.0
 class SharedDisk:
     """The marks of one session, and the thread that answers."""
 
-    def __init__(self, state: Path, name: str, directories: Sequence[Path]) -> None:
+    def __init__(
+        self, state: Path, name: str, directories: Sequence[Path], files: Sequence[Path] = ()
+    ) -> None:
         self.home = state / "shared"
         owner = f"{name}-{hashlib.sha256(str(state).encode()).hexdigest()[:8]}"
         places = dict.fromkeys([self.home, *directories])
         self.told = SharedPlaces(
-            f"{owner}-{secrets.token_hex(8)}", str(self.home), tuple(str(place) for place in places)
-        )
+            f"{owner}-{secrets.token_hex(8)}", str(self.home), tuple(str(place) for place in places),
+            {str(file): digest(file) for file in files if file.is_file()},
+        )  # fmt: skip
         self._owner = owner
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._answer, name="shared-disk", daemon=True)
@@ -118,4 +121,5 @@ def shared_disk(graph: Graph) -> SharedDisk | None:
     """The marks for a pipeline on a cluster; None on one machine."""
     if graph.settings.spark.is_local:
         return None
-    return SharedDisk(graph.state, graph.name, [path for _, path in graph.local_directories()])
+    files = [file for node in graph.nodes.values() for file in node.config.needed_files(graph.base)]
+    return SharedDisk(graph.state, graph.name, [path for _, path in graph.local_directories()], files)

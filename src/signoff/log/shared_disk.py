@@ -14,6 +14,7 @@ runs on one machine and there is nothing to prove. Otherwise it fails, with `[no
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -21,7 +22,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from signoff.errors import StateError
@@ -30,6 +31,8 @@ VARIABLE = "SIGNOFF_SHARED"
 """In the environment of every executor on a cluster: what is to be proved, as JSON."""
 NOT_SHARED = "[not-shared]"
 """Begins every error of this module; Spark hands on only the text."""
+STAMP = "identity"
+"""In the directory of a log: to which ledger it belongs (see `signoff.engine.belonging`)."""
 _ANSWER_S = 60.0
 """A network file system may show new files only after half a minute."""
 _POLL_S = 0.05
@@ -52,6 +55,8 @@ class SharedPlaces:
     """The place, within the state directory, where the driver answers."""
     places: Sequence[str]
     """All directories that executors read or write; `home` is one of them."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Further files that executors must find as they are here: what each one's content sums up to."""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -77,8 +82,26 @@ def prove_shared(environ: Mapping[str, str] = os.environ, answer_s: float = _ANS
     for place in shared.places:
         _read_mark(shared, Path(place))
     if shared.token not in _proved:
+        _compare_files(shared)
         _greet(shared, answer_s)
         _proved.add(shared.token)
+
+
+def log_identity(log: Path) -> str:
+    """Whose log a directory holds, as its stamp says; '' where there is none."""
+    try:
+        return str(json.loads((log / STAMP).read_bytes())["state"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def require_same_log(log: Path, identity: str) -> None:
+    """Executor: refuse to read a directory that is not the one the driver has planned with. A program may
+    bring a session on any cluster, of which the driver's side of a data source knows nothing."""
+    if not log.is_dir():
+        raise _error(log, "there is no such directory here")
+    if identity and (found := log_identity(log)) != identity:
+        raise _error(log, f"the log here is {'another one' if found else 'not stamped'}")
 
 
 def not_shared(error: BaseException) -> str | None:
@@ -95,6 +118,27 @@ def _read_mark(shared: SharedPlaces, place: Path) -> None:
         raise _error(place, f"a file the driver wrote there cannot be read: {error.strerror}") from error
     if content != shared.token:
         raise _error(place, "a file the driver wrote there has another content")
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _compare_files(shared: SharedPlaces) -> None:
+    for name, content in shared.files.items():
+        try:
+            found = digest(Path(name))
+        except OSError as error:
+            raise _file_error(name, error.strerror or "it cannot be read") from error
+        if found != content:
+            raise _file_error(name, "its content is another one")
+
+
+def _file_error(name: str, why: str) -> NotShared:
+    return NotShared(
+        f"{NOT_SHARED} {name} is needed on every worker as it is at the driver, and it is not on "
+        f"{socket.gethostname()}: {why}; put the same file at the same path there (no event was touched)"
+    )
 
 
 def _greet(shared: SharedPlaces, answer_s: float) -> None:

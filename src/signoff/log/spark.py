@@ -38,7 +38,7 @@ from signoff.errors import LogError
 from signoff.log.columns import Encoding, to_rows, united, without
 from signoff.log.exclusions import excluded
 from signoff.log.reader import LogReader, Slice
-from signoff.log.shared_disk import prove_shared
+from signoff.log.shared_disk import log_identity, prove_shared, require_same_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -135,9 +135,11 @@ class LogDataSource(DataSource):  # type: ignore[misc]  # PySpark is not typed
 class LogPartition(InputPartition):  # type: ignore[misc]  # PySpark is not typed
     """One task's share of a range."""
 
-    def __init__(self, part: Slice, left_out: Sequence[int]) -> None:
+    def __init__(self, part: Slice, left_out: Sequence[int], log: str = "") -> None:
         self.part = part
         self.left_out = tuple(left_out)
+        self.log = log
+        """Whose log it is, as the driver sees it."""
 
     def holds(self, sequence: int) -> bool:
         return self.part.start <= sequence < self.part.end
@@ -156,6 +158,7 @@ class _Reading:
         if not isinstance(partition, LogPartition):  # Spark's own, for a plan without partitions
             return iter(())
         prove_shared()
+        require_same_log(self.options.path, partition.log)
         return united(self._rows(partition))
 
     def _rows(self, partition: LogPartition) -> Iterator[pa.RecordBatch]:
@@ -171,7 +174,8 @@ class _Reading:
         worth = min(self.options.parallelism, -(-(end - start) // _ROWS_PER_PARTITION))
         parts = self._log.slices(start, end, worth if count is None else count)
         hidden = excluded(self.options.path)
-        return [LogPartition(part, _between(hidden, part.start, part.end)) for part in parts]
+        log = log_identity(self.options.path)
+        return [LogPartition(part, _between(hidden, part.start, part.end), log) for part in parts]
 
     def _start(self) -> int:
         """The option, or the first event kept. Refuses a directory that is not there: a mistyped path

@@ -71,6 +71,10 @@ class NodeConfig(Config):
         places = [directory for directory, _ in self.writes(base)]
         return bool(places) and all(place.resolve().is_relative_to(base.resolve()) for place in places)
 
+    def needed_files(self, base: Path) -> tuple[Path, ...]:
+        """Files that executors must find at the same path: modules beside the pipeline, certificates."""
+        return ()
+
     def listens_on(self) -> tuple[str, int] | None:
         """Host and port this node takes requests at."""
         return None

@@ -130,6 +130,9 @@ routing_key: concat('sensor.', sensor_id)
     def expressions(self) -> Mapping[str, str]:
         return {ROUTING_KEY: self.routing_key}
 
+    def needed_files(self, base: Path) -> tuple[Path, ...]:
+        return (base / self.ca_file,) if self.ca_file else ()
+
     def build(self, base: Path) -> RabbitmqSink:
         if pika is None:
             raise PermanentError(

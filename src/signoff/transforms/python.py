@@ -69,6 +69,13 @@ class PythonConfig(Transform):
     def unites(self) -> bool:
         return self.mode == "groups"
 
+    def needed_files(self, base: Path) -> tuple[Path, ...]:
+        """The module of the function, where that is beside the pipeline: executors are told to look there."""
+        named = isinstance(self.function, str)
+        module = str(self.function).partition(":")[0] if named else str(self.function.__module__)
+        way = base.resolve().joinpath(*module.split("."))
+        return tuple(file for file in (way.with_suffix(".py"), way / "__init__.py") if file.is_file())
+
     def code_files(self, base: Path) -> tuple[Path, ...]:
         """All beside the pipeline, and those of the package that the function is in."""
         named = isinstance(self.function, str)
