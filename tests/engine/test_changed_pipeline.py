@@ -18,7 +18,7 @@ from signoff.engine.compile import Delivery
 from signoff.engine.control import Control, GaveUp
 from signoff.engine.delivery import Pass, SinkTask
 from signoff.engine.departures import Departures
-from signoff.engine.gone import Gone, what_is_gone
+from signoff.engine.gone import UNHEARD, Gone, give_up_handed, what_is_gone
 from signoff.engine.letters import LetterStore
 from signoff.engine.missing import Way, came_names
 from signoff.engine.result import Kind, Result, from_table, pack_rows
@@ -315,3 +315,18 @@ def test_explain_says_that_an_event_was_handed_on_by_a_sink_that_is_gone(left: A
     graph = left(table=ToySinkConfig())
     why = explain(graph, "incoming/1", LogReader).why
     assert "out, which is not in the pipeline, has handed it on" in why and "to another pipeline" in why
+
+
+@pytest.mark.case(44)
+def test_what_was_handed_on_over_a_link_that_is_gone_can_be_given_up(left: Any) -> None:
+    graph = left(table=ToySinkConfig())
+    with Ledger(graph.state / "ledger.db") as ledger:
+        assert give_up_handed(left(out=PipelineSinkConfig(path="./here")), ledger, "out") == 0
+        assert give_up_handed(graph, ledger, "other") == 0
+        assert ledger.books("incoming").account(3).in_flight == 3
+        assert [give_up_handed(graph, ledger, "out") for _ in range(2)] == [3, 0]
+        account = ledger.books("incoming").account(3)
+        assert (account.dropped, account.in_flight, account.balanced) == (3, 0, True)
+        said = {outcome.reason for outcome in ledger.exceptions("incoming", 0, 3)}
+    assert said == {UNHEARD.format("out")}
+    assert gone(graph).as_dict() == {}

@@ -9,8 +9,9 @@ import typer
 
 from signoff.cli.reading import TEXT, AsJson, PipelineFile, load_for_reading, table
 from signoff.engine.buffers import Buffer, give_up, give_up_state, read_buffers, state_is_lost
+from signoff.engine.gone import give_up_handed, what_is_gone
 from signoff.errors import StateError
-from signoff.ledger import Ledger, RunLock
+from signoff.ledger import DeadLetters, Ledger, RunLock
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -43,11 +44,20 @@ def drop(
     """Drop the rows of a buffer whose sink is no longer in the pipeline; their events are settled.
 
     They count as dropped, in the account of the buffer and of the sources whose events waited for them. Of a
-    window or fold whose state was found lost by a run: what was in the state, which then begins anew.
+    window or fold whose state was found lost by a run: what was in the state, which then begins anew. Of a
+    `pipeline` sink whose link is no longer in the pipeline: its events wait no more for the other pipeline.
     """
     graph = load_for_reading(file)
     with RunLock(graph.state), Ledger(graph.state / "ledger.db") as ledger:
         found = read_buffers(graph, ledger)
+        with DeadLetters(graph.state / "dead_letters.db", readonly=True) as letters:
+            handed = what_is_gone(graph, ledger, letters).handed
+        if name not in found and name in handed:
+            if not yes:
+                typer.confirm(f"Wait no more for what becomes of {handed[name]} events?", abort=True)
+            number = give_up_handed(graph, ledger, name)
+            typer.echo(f"{number} events wait no more for the other pipeline; here they count as dropped")
+            return
         if name not in found:
             raise typer.BadParameter(f'there is no buffer "{name}" (have: {", ".join(found) or "none"})')
         if state_is_lost(graph, name):

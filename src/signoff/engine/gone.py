@@ -8,7 +8,7 @@ whoever looks is told: by `run`, `status` and `audit`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pyroaring import BitMap64
@@ -17,13 +17,19 @@ from signoff.engine.division import all_joints, buffers_on_disk
 from signoff.engine.joints import buffer_place
 from signoff.engine.missing import owed_by_gone
 from signoff.errors import SignoffError
+from signoff.ledger.batches import Answer
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.letter import DeadLetter
-from signoff.ledger.outcome import BUFFER, BatchRange, Wait
+from signoff.ledger.outcome import BUFFER, BatchRange, Outcome, RowOutcome, RowRef, Wait
 from signoff.link.notes import LinkNotes
 from signoff.pipeline.graph import Graph
 from signoff.sinks.pipeline import PipelineSinkConfig
+
+UNHEARD = (
+    'handed on to another pipeline by sink "{}", over a link that was taken out of this one; nobody waits '
+    "any more for what becomes of it there"
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,8 @@ class Gone:
         ]
         handed = [
             f'sink "{name}" has handed on {_events(number)} to another pipeline, over a link that is not in '
-            "this one: put the sink back, with the path it had, to hear what became of them"
+            "this one: put the sink back, with the path it had, to hear what became of them, or stop "
+            f"waiting: signoff buffers drop FILE {name}"
             for name, number in self.handed.items()
         ]
         letters = [
@@ -81,8 +88,39 @@ def what_is_gone(graph: Graph, ledger: Ledger, letters: DeadLetters) -> Gone:
     return Gone(rows, dict(stuck), _not_heard_of(graph, names, ledger))
 
 
+def give_up_handed(graph: Graph, ledger: Ledger, sink: str) -> int:
+    """Stop waiting for answers over a link that the pipeline does not have: what was handed on counts as
+    dropped here, with the reason, whatever the other pipeline does with it.
+
+    Only while no run is alive. Returns how many events that settles or leaves to others; may be repeated.
+    """
+    given_up = 0
+    reason = UNHEARD.format(sink)
+    for name, ref, origins in list(_unheard(graph, stage_names(graph), ledger)):
+        if name != sink:
+            continue
+        outcomes = [RowOutcome(RowRef(sequence), sink, Outcome.DROPPED, reason) for sequence in origins]
+        answer = Answer(origins, BitMap64(), BitMap64(), outcomes)
+        ledger.release(ref.source, ref.start, ref.end, sink, answer)
+        given_up += len(origins)
+    return given_up
+
+
 def _not_heard_of(graph: Graph, names: Collection[str], ledger: Ledger) -> dict[str, int]:
     """By sink: the events that wait for an answer over a link that the pipeline does not have."""
+    found: Counter[str] = Counter()
+    try:
+        for sink, _, origins in _unheard(graph, names, ledger):
+            found[sink] += len(origins)
+    except SignoffError:  # what a link holds cannot be read now: nothing is said of any
+        return {}
+    return {sink: number for sink, number in found.items() if number}
+
+
+def _unheard(
+    graph: Graph, names: Collection[str], ledger: Ledger
+) -> Iterator[tuple[str, BatchRange, BitMap64]]:
+    """Such events by sink and batch. Raises SignoffError where a link cannot be read."""
     suspects = [
         (source, sink)
         for source, sink in ledger.owing()
@@ -95,16 +133,11 @@ def _not_heard_of(graph: Graph, names: Collection[str], ledger: Ledger) -> dict[
         for batch in ledger.open_batches(source)
         if sink in batch.sinks and batch.sinks[sink].handed
     ]
-    try:
-        noted = _noted(graph) if waiting else set()
-    except SignoffError:  # what a link holds cannot be read now: nothing is said of any
-        return {}
-    found: Counter[str] = Counter()
+    noted = _noted(graph) if waiting else set()
     for sink, ref in waiting:
         known = ledger.batch(ref.source, ref.start, ref.end)  # it may have been answered meanwhile
         if (sink, ref) not in noted and known is not None and sink in known.sinks:
-            found[sink] += len(known.owed & (known.sinks[sink].handed or BitMap64()))
-    return {sink: number for sink, number in found.items() if number}
+            yield sink, ref, known.owed & (known.sinks[sink].handed or BitMap64())
 
 
 def _noted(graph: Graph) -> set[tuple[str, BatchRange]]:
