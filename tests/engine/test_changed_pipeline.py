@@ -315,6 +315,9 @@ def test_explain_says_that_an_event_was_handed_on_by_a_sink_that_is_gone(left: A
     graph = left(table=ToySinkConfig())
     why = explain(graph, "incoming/1", LogReader).why
     assert "out, which is not in the pipeline, has handed it on" in why and "to another pipeline" in why
+    for path in ("./here", "./elsewhere"):
+        why = explain(left(out=PipelineSinkConfig(path=path)), "incoming/1", LogReader).why
+        assert "out has handed it on" in why and "to another pipeline" in why and "buffer" not in why
 
 
 @pytest.mark.case(44)

@@ -202,6 +202,10 @@ class _Story:
         if name not in self._graph.nodes and "." not in name:
             where = "to another pipeline or to a buffer; signoff status says what waits for what is gone"
             return f"{name}, which is not in the pipeline, has handed it on {_since(sink)} {where}"
+        node = self._graph.nodes.get(name)
+        if self._is_handed(sink) and node is not None and node.config.type == "pipeline":
+            where = "to another pipeline, whose answer it waits for; signoff status says if that was over a"
+            return f"{name} has handed it on {_since(sink)} {where} link that the sink no longer has"
         return f"{name} {'has it in its buffer' if self._is_handed(sink) else 'owes it'} {_since(sink)}"
 
     def _is_gone(self, name: str) -> bool:
