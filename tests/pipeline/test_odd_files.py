@@ -197,4 +197,4 @@ def test_a_long_chain_of_steps_is_checked_at_once(tmp_path: Path) -> None:
     assert len(load(path, default()).nodes) == 2002
     path.write_text(text.replace("input: s,", "input: t0,"))  # a circle of all of them, and nobody reads s
     assert {problem.code for problem in problems(path)} == {"cycle", "unreachable"}
-    assert time.process_time() - began < 30
+    assert time.process_time() - began < 12  # it takes 2 to 3; with the cube of their number 25
