@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from signoff.catalog import default
+from signoff.cli import app
+from signoff.errors import PipelineError
 from signoff.pipeline.load import load
-from signoff.testing import differences, run_case
+from signoff.testing import differences, run_case, run_pipeline
 
 pytestmark = pytest.mark.spark
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+FILES = EXAMPLES / "files_to_sqlite" / "pipeline.yaml"
 HERE = Path(__file__).parent
 
 
@@ -29,12 +34,49 @@ def failures(file: Path, spark: Any) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "file", ["files_to_sqlite/pipeline.yaml", "http_to_postgres/pipeline.yaml", "python_functions/tests.yaml"]
-)
+@pytest.mark.parametrize("file", ["files_to_sqlite/pipeline.yaml", "python_functions/tests.yaml"])
 def test_the_tests_of_the_examples_pass(file: str, spark: Any) -> None:
     assert failures(EXAMPLES / file, spark) == {}
 
 
+def test_what_needs_a_server_is_tested_without_and_so_is_a_new_project(spark: Any, tmp_path: Path) -> None:
+    assert failures(EXAMPLES / "http_to_postgres/pipeline.yaml", spark) == {}
+    assert CliRunner().invoke(app, ["new", str(tmp_path / "new")]).exit_code == 0
+    assert failures(tmp_path / "new" / "pipeline.yaml", spark) == {}
+
+
 def test_time_windows_folds_routes_and_services_are_those_of_a_run(spark: Any) -> None:
     assert failures(HERE / "everything.yaml", spark) == {}
+
+
+def test_one_call_runs_a_pipeline_from_pytest(spark: Any) -> None:
+    alarms = [b"{broken", {"stationId": 5, "alarmId": 303}, '{"stationId": 6, "alarmId": 304}']
+    result = run_pipeline(FILES, {"incoming": alarms}, look_at=["parsed"], spark=spark)
+    assert [row["stationId"] for row in result.rows["table"]] == [5]
+    assert sorted(row["stationId"] for row in result.rows["parsed"]) == [5, 6]
+    assert [(letter.stage, letter.payload) for letter in result.letters] == [("parsed", b"{broken")]
+    assert result.drops == {"failed_equipment": 1}
+    wanted = {"received": 3, "delivered": 2, "dead_lettered": 1, "in_flight": 0}
+    assert {name: result.account[name] for name in wanted} == wanted
+    with pytest.raises(KeyError, match="look_at"):
+        result.rows["failed_equipment"]
+
+
+def test_a_wrong_name_is_told_before_spark_is_asked() -> None:
+    with pytest.raises(PipelineError, match='did you mean "incoming"'):
+        run_pipeline(FILES, {"incomming": ["x"]})
+
+
+def test_the_command_says_what_failed_and_where(spark: Any, tmp_path: Path) -> None:
+    file, xml = str(FILES), tmp_path / "junit.xml"
+    done = CliRunner().invoke(
+        app, ["test", file, "-k", "cut off", "--junit", str(xml), "--set", "transforms.parsed.on_error=drop"]
+    )
+    assert done.exit_code == 1, done.output
+    assert f"{file}:" in done.stdout
+    assert "dead letters:\n      - missing:    at parsed: not valid JSON" in done.stdout
+    assert "dead_lettered: expected 1, got 0" in done.stdout and "0 passed, 1 failed" in done.stdout
+    assert 'failures="1"' in xml.read_text()
+    assert CliRunner().invoke(app, ["test", file, "-k", "no such"]).exit_code == 2
+    done = CliRunner().invoke(app, ["test", file, "-k", "cut off", "--json"])
+    assert done.exit_code == 0 and json.loads(done.stdout)["tests"][0]["passed"] is True
