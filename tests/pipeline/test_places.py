@@ -259,3 +259,10 @@ def test_two_sources_on_the_same_files_are_refused_if_one_takes_them_away(
             codes = [code for code, _ in found_of(tmp_path, text)]
             assert codes == (["shared-files"] if same else []), (pair, first, second)
         assert found_of(tmp_path, TWO.format(one=one, other=other, first="keep", second="keep")) == []
+
+
+def test_a_sink_that_files_by_value_below_what_a_source_reads_is_refused(tmp_path: Path) -> None:
+    more = "    partition_by: [day]\n"
+    assert [one.code for one in problems(tmp_path, "in/**/*.jsonl", "in", more=more)] == ["own-output"]
+    assert [one.code for one in problems(tmp_path, "in/day=*/*.jsonl", "in", more=more)] == ["own-output"]
+    assert problems(tmp_path, "in/*.jsonl", "in", more=more) == []

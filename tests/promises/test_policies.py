@@ -320,3 +320,41 @@ def test_source_is_not_acknowledged_while_the_dead_letter_cannot_be_stored(
     assert code(answer) == 200
     assert [letter["payload"] for letter in product.dead_letters()] == ["not json"]
     assert product.account() == books(delivered=1, dead_lettered=1)
+
+
+@pytest.mark.case(25)
+def test_rows_are_filed_by_day_in_csv_files_and_a_row_without_a_day_is_one_dead_letter(inline):
+    product = inline(
+        sources={"incoming": {"type": "files", "path": "in/*.jsonl", "on_acknowledge": "move"}},
+        transforms={"rows": {"type": "parse_json", "input": "incoming", "schema": "n BIGINT, at STRING"}},
+        sinks={
+            "out": {
+                "type": "files",
+                "input": "rows",
+                "path": "out",
+                "format": "csv",
+                "partition_by": {"day": "to_date(at)", "even": "n % 2 = 0"},
+                "max_file_rows": 2,
+            }
+        },
+    )
+    days = [f"2021-05-0{n % 2 + 1} 10:00:00" for n in range(8)]
+    product.put(
+        "1.jsonl", [*({"n": n, "at": at} for n, at in enumerate(days)), {"n": 8}, {"n": 9, "at": "soon"}]
+    )
+    assert product.run_once().code == 0
+    assert product.account()["dead_lettered"] == 1 and product.balanced()
+    (letter,) = product.dead_letters()
+    assert letter["stage"] == "out" and "soon" in letter["reason"]
+    found = {}
+    for file in sorted((product.directory / "out").glob("*/*/*.csv")):
+        head, *lines = file.read_text().splitlines()
+        assert head == "event_id,n,at" and len(lines) <= 2
+        found.setdefault(f"{file.parent.parent.name}/{file.parent.name}", []).extend(
+            int(line.split(",")[1]) for line in lines
+        )
+    assert found == {
+        "day=2021-05-01/even=true": [0, 2, 4, 6],
+        "day=2021-05-02/even=false": [1, 3, 5, 7],
+        "day=__HIVE_DEFAULT_PARTITION__/even=true": [8],
+    }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -19,8 +21,11 @@ from psycopg.types.json import set_json_loads
 
 from signoff.pipeline.secrets import SecretUrl
 from signoff.sinks.console import ConsoleSink
-from signoff.sinks.contract import Part, Refusal, Sink, Writer
-from signoff.sinks.files import Compression, FilesSink
+from signoff.sinks.contract import BatchRef, Part, Refusal, Sink, Writer
+from signoff.sinks.csvtext import CsvShape
+from signoff.sinks.file_partitions import PREFIX
+from signoff.sinks.file_parts import Compression, Limits
+from signoff.sinks.files import FilesSink, Format
 from signoff.sinks.http import HttpSink, HttpSinkConfig
 from signoff.sinks.postgres import PostgresSink
 from signoff.sinks.rabbitmq import ROUTING_KEY, RabbitmqSink, RabbitmqSinkConfig
@@ -87,6 +92,91 @@ class ParquetTarget(FilesTarget):
         tables = [pq.read_table(file) for file in sorted(self.directory.glob("*.parquet"))]
         assert all(table.schema.equals(schema) for table in tables)
         return [row for table in tables for row in table.to_pylist()]
+
+
+class CsvTarget(FilesTarget):
+    def __init__(self, directory: Path, compression: Compression = "none") -> None:
+        super().__init__(directory)
+        self.sink = FilesSink(directory, "csv", compression, CsvShape(null_value="\\N"))
+
+    def read(self, schema: pa.Schema) -> list[Row]:
+        found: list[Row] = []
+        for file in sorted(self.directory.glob("*.csv*")):
+            text = file.read_bytes()
+            if file.suffix == ".zst":
+                text = pa.CompressedInputStream(pa.BufferReader(text), "zstd").read()
+            names, *rows = csv.reader(io.StringIO(text.decode(), newline=""))
+            assert names == schema.names
+            found += [
+                {one.name: _from_field(value, one.type) for one, value in zip(schema, row, strict=True)}
+                for row in rows
+            ]
+        return found
+
+
+class DividedTarget(FilesTarget):
+    """Files by value and size: rows come back in no order, so they are sorted."""
+
+    def __init__(self, directory: Path, format_: Format, rows: int | None = None, parts: int = 3) -> None:
+        super().__init__(directory)
+        limits, self.parts, self.format = Limits(rows), parts, format_
+        names = ("kind",) if parts else ()
+        self.sink = _Divided(FilesSink(directory, format_, limits=limits, partitions=names), parts)
+
+    def read(self, schema: pa.Schema) -> list[Row]:
+        files = sorted(self.directory.glob(f"{'kind=*/' if self.parts else ''}*.{self.format}"))
+        if self.format == "jsonl":
+            found = [_from_line(line, schema) for file in files for line in self._lines(file)]
+        else:
+            found = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+        return sorted(found, key=lambda row: int(str(row["event_id"]).rpartition("/")[2]))
+
+
+@dataclass
+class _Divided(Sink):
+    sink: FilesSink
+    parts: int
+    atomic = True
+
+    def prepare(self) -> None:
+        self.sink.prepare()
+
+    def open(self, part: Part) -> Writer:
+        return _DividedWriter(self.sink.open(part), self.parts)
+
+    def commit(self, batch: BatchRef, parts: Sequence[bytes]) -> None:
+        self.sink.commit(batch, parts)
+
+
+@dataclass
+class _DividedWriter(Writer):
+    writer: Writer
+    parts: int
+
+    def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
+        numbers = [int(str(one).rpartition("/")[2]) for one in rows.column("event_id")]
+        kinds = pa.array(
+            [f"k/{number % self.parts}" if self.parts else "" for number in numbers], pa.string()
+        )
+        return self.writer.write(rows.append_column(f"{PREFIX}0", kinds) if self.parts else rows)
+
+    def close(self) -> bytes | None:
+        return self.writer.close()
+
+    def abort(self) -> None:
+        self.writer.abort()
+
+
+def _from_field(text: str, kind: pa.DataType) -> Any:
+    if text == "\\N":
+        return None
+    if pt.is_nested(kind):
+        return from_json(parse(text), kind)
+    if pt.is_boolean(kind) or pt.is_integer(kind):
+        return parse(text)
+    if pt.is_floating(kind) or pt.is_decimal(kind):
+        return from_json(text, kind)
+    return from_text(text, kind)
 
 
 class ConsoleTarget(Target):
@@ -283,6 +373,11 @@ TARGETS: dict[str, Callable[[Place], Target]] = {
     "files-jsonl-gzip": lambda place: FilesTarget(place.path / "out", "gzip"),
     "files-jsonl-zstd": lambda place: FilesTarget(place.path / "out", "zstd"),
     "files-parquet": lambda place: ParquetTarget(place.path / "out"),
+    "files-csv": lambda place: CsvTarget(place.path / "out"),
+    "files-csv-zstd": lambda place: CsvTarget(place.path / "out", "zstd"),
+    "files-jsonl-partitioned": lambda place: DividedTarget(place.path / "out", "jsonl"),
+    "files-jsonl-small": lambda place: DividedTarget(place.path / "out", "jsonl", rows=2, parts=0),
+    "files-parquet-partitioned": lambda place: DividedTarget(place.path / "out", "parquet", rows=1),
     "console": lambda place: ConsoleTarget(place.capsys),
     "sqlite": lambda place: SqliteTarget(place.path / "database" / "x.db"),
     "postgres": lambda place: PostgresTarget(place.postgres()),

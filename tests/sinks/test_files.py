@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
 from signoff.errors import PermanentError, TransientError
-from signoff.sinks import files
+from signoff.sinks import file_commit, file_parts
 from signoff.sinks.contract import Part
+from signoff.sinks.file_partitions import directory_of
 from signoff.sinks.files import FilesSink, FilesSinkConfig, Format
 from tests.sinks.rows import batch_ref, numbered, write_batch, write_part
 from tests.sinks.targets import FilesTarget, ParquetTarget
@@ -84,7 +89,7 @@ def test_disk_full_at_the_end_of_a_parquet_part_can_be_mended(tmp_path: Path) ->
 def test_large_parquet_part_is_written_in_pieces_and_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "ROW_GROUP_BYTES", numbered(100).nbytes + 1)
+    monkeypatch.setattr(file_parts, "ROW_GROUP_BYTES", numbered(100).nbytes + 1)
     target = ParquetTarget(tmp_path / "out")
     writer = target.sink.open(Part(batch_ref(), 0, 0))
     for start in range(0, 1_200, 100):
@@ -155,3 +160,179 @@ def test_a_part_of_an_earlier_run_is_not_overwritten_though_attempts_are_counted
     found = target.read(numbered(0).schema)
     assert sorted(found, key=lambda row: str(row["event_id"])) == numbered(4).to_pylist()
     assert list((tmp_path / ".parts").iterdir()) == []
+
+
+def test_values_are_escaped_as_hive_and_spark_do() -> None:
+    assert (
+        directory_of(["day", "a=b"], ["2021-05-01 10:00", "x/y%z\n"])
+        == "day=2021-05-01 10%3A00/a%3Db=x%2Fy%25z%0A"
+    )
+    assert directory_of(["k"], [None]) == directory_of(["k"], [""]) == "k=__HIVE_DEFAULT_PARTITION__"
+    assert directory_of(["k"], ["é {}[]^*?#'\"\\"]) == "k=é %7B}%5B%5D%5E%2A%3F%23%27%22%5C"
+
+
+def partitioned(rows: pa.RecordBatch, *values: list[str | None]) -> pa.RecordBatch:
+    for number, column in enumerate(values):
+        rows = rows.append_column(f"_partition_{number}", pa.array(column, pa.string()))
+    return rows
+
+
+def test_rows_go_to_directories_by_their_values_and_without_the_columns(tmp_path: Path) -> None:
+    config = FilesSinkConfig(path="out", format="parquet", partition_by=("text",))
+    assert config.expressions() == {"_partition_0": "`text`"}
+    sink = config.build(tmp_path)
+    sink.prepare()
+    rows = partitioned(numbered(5), ["a", None, "b/c", "a", "x" * 300])
+    refusals = write_batch(sink, rows, batch_ref())
+    assert [(one.index, one.transient) for one in refusals] == [(4, False)]
+    hive = ds.partitioning(pa.schema([("text", pa.string())]), flavor="hive")
+    found = pq.read_table(tmp_path / "out", partitioning=hive).sort_by("number").to_pydict()
+    assert found["number"] == [0, 1, 2, 3]
+    assert found["text"] == ["a", None, "b/c", "a"]
+    names = sorted(str(file.relative_to(tmp_path / "out")) for file in (tmp_path / "out").glob("text=*/*"))
+    assert names[0] == "text=__HIVE_DEFAULT_PARTITION__/incoming-000000000000-000000000010.parquet"
+    assert len(names) == 3 and names[2].startswith("text=b%2Fc/")
+
+
+def test_a_computed_value_with_the_name_of_a_column_is_refused(tmp_path: Path) -> None:
+    sink = FilesSinkConfig(path="out", partition_by={"text": "upper(text)"}).build(tmp_path)
+    with pytest.raises(PermanentError, match="another name"):
+        write_batch(sink, partitioned(numbered(1), ["A"]))
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "csv", "parquet"])
+def test_files_keep_to_their_limits_also_when_parts_are_put_together(tmp_path: Path, format_: Format) -> None:
+    sink = FilesSinkConfig(path="out", format=format_, max_file_rows=40).build(tmp_path)
+    sink.prepare()
+    parts = [
+        write_part(sink, numbered(n, 25 * at), batch_ref(), at)[1] for at, n in enumerate((25, 25, 90, 5))
+    ]
+    sink.commit(batch_ref(), [part for part in parts if part is not None])
+    assert visible(tmp_path / "out") == [
+        f"incoming-000000000000-000000000010-{n:05d}.{format_}" for n in range(5)
+    ]
+    if format_ != "parquet":
+        lines = [file.read_text().splitlines() for file in sorted((tmp_path / "out").glob("in*.*"))]
+        head = 1 if format_ == "csv" else 0
+        assert [len(one) - head for one in lines] == [25, 25, 40, 40, 15]
+
+
+@pytest.mark.parametrize("format_", ["jsonl", "csv", "parquet"])
+def test_files_are_near_the_bytes_they_may_have(tmp_path: Path, format_: Format) -> None:
+    sink = FilesSinkConfig(path="out", format=format_, max_file_bytes=20_000, compression="none").build(
+        tmp_path
+    )
+    sink.prepare()
+    rows = numbered(3_000)
+    writer = sink.open(Part(batch_ref(), 0, 0))
+    for start in range(0, 3_000, 500):
+        writer.write(rows.slice(start, 500))
+    part = writer.close()
+    assert part is not None
+    sink.commit(batch_ref(), [part])
+    sizes = [file.stat().st_size for file in sorted((tmp_path / "out").glob("in*.*"))]
+    assert max(sizes) <= 20_000
+    assert len(sizes) < 3 * sum(sizes) / 20_000
+
+
+def test_csv_tells_null_from_empty_and_quotes_what_needs_it(tmp_path: Path) -> None:
+    rows = pa.record_batch(
+        {"event_id": ["e/0", "e/1", "e/2"], "a,b": ["", None, 'x;"y"\n'], "n": [1.5, None, 2.0]}
+    )
+    sink = FilesSinkConfig(path="out", format="csv").build(tmp_path)
+    sink.prepare()
+    write_batch(sink, rows, batch_ref())
+    assert (
+        sink.file_of(batch_ref()).read_text() == 'event_id,"a,b",n\ne/0,"",1.5\ne/1,,\ne/2,"x;""y""\n",2.0\n'
+    )
+    sink = FilesSinkConfig.model_validate(
+        {
+            "path": "2",
+            "format": "csv",
+            "delimiter": ";",
+            "header": False,
+            "quote": "all",
+            "null_value": "NULL",
+        }
+    ).build(tmp_path)
+    sink.prepare()
+    write_batch(sink, rows.slice(1, 1), batch_ref())
+    assert sink.file_of(batch_ref()).read_text() == '"e/1";NULL;NULL\n'
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"partition_by": ["event_id"]},
+        {"format": "csv", "compression": "snappy"},
+        {"delimiter": '"'},
+        {"null_value": "a,b"},
+    ],
+)
+def test_what_no_reader_could_read_is_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        FilesSinkConfig.model_validate({"path": "out", **fields})
+
+
+@pytest.mark.case(25)
+@pytest.mark.parametrize("again", ["the same parts", "written again", "other values", "undivided"])
+def test_a_commit_that_is_killed_at_any_step_is_finished_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    """Also if the batch is written anew with rows that belong elsewhere by now."""
+    steps = 0
+    while killed_and_repeated(tmp_path / str(steps), monkeypatch, steps, again):
+        steps += 1
+        assert steps < 60, "it has no end"
+    assert steps > 8, "a commit has more steps than that"
+
+
+def killed_and_repeated(place: Path, monkeypatch: pytest.MonkeyPatch, step: int, again: str) -> bool:
+    config = FilesSinkConfig(path="out", partition_by={"kind": "kind"}, max_file_rows=2)
+    sink = config.build(place)
+    sink.prepare()
+    rows, kinds = numbered(6), list[str | None](["a", "b", "b"])
+    halves = [partitioned(rows.slice(at, 3), kinds) for at in (0, 3)]
+    parts = [write_part(sink, half, batch_ref(), at)[1] or b"" for at, half in enumerate(halves)]
+    killed = killed_at(step, monkeypatch, lambda: sink.commit(batch_ref(), parts))
+    sink = (FilesSinkConfig(path="out") if again == "undivided" else config).build(place)
+    try:
+        if again != "the same parts":
+            raise TransientError("write the batch again")
+        sink.commit(batch_ref(), parts)
+    except TransientError:
+        moved = kinds * 2 if again in ("the same parts", "written again") else list[str | None]("cccccc")
+        write_batch(sink, rows if again == "undivided" else partitioned(rows, moved), batch_ref(), attempt=9)
+    files = [file for file in (place / "out").rglob("*.jsonl") if ".parts" not in file.parts]
+    found = [json.loads(line)["number"] for file in files for line in file.read_text().splitlines()]
+    assert sorted(found) == list(range(6)), (step, files)
+    assert list((place / "out" / ".parts").iterdir()) == []
+    return killed
+
+
+def killed_at(step: int, monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> bool:
+    """Do it, but end at the step-th change of the disk; whether there are so many."""
+    count = 0
+
+    def guarded(function: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count > step:
+                raise KeyboardInterrupt
+            return function(*args, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for owner, name in (
+            (file_commit, "write_whole"), (file_commit, "make_directory"), (file_commit, "sync_file"),
+            (file_commit, "sync_directory"), (file_commit, "_link"), (Path, "replace"), (Path, "unlink"),
+            (shutil, "rmtree"),
+        ):  # fmt: skip
+            patch.setattr(owner, name, guarded(getattr(owner, name)))
+        try:
+            work()
+        except KeyboardInterrupt:
+            return True
+    return False

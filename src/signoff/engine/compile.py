@@ -424,6 +424,7 @@ def _expression_field(node: Node) -> str:
         "function",
         "schema",
         "routing_key",
+        "partition_by",
     ):
         if name in node.field_lines:
             return name
