@@ -196,7 +196,7 @@ def test_a_commit_that_was_interrupted_before_its_sync_is_synced_when_it_comes_a
         part = writer.close()
         assert part is not None
         with monkeypatch.context() as patched:
-            patched.setattr("signoff.sinks.files.sync_directory", lambda _: None)
+            patched.setattr("signoff.sinks.file_commit.sync_directory", lambda _: None)
             sink.commit(BATCH, [part])
         sink.commit(BATCH, [part])
 
