@@ -343,7 +343,7 @@ def test_rows_are_filed_by_day_in_csv_files_and_a_row_without_a_day_is_one_dead_
         "1.jsonl", [*({"n": n, "at": at} for n, at in enumerate(days)), {"n": 8}, {"n": 9, "at": "soon"}]
     )
     assert product.run_once().code == 0
-    assert product.account()["dead_lettered"] == 1 and product.balanced()
+    assert product.account()["dead_lettered"] == 1 and product.balanced
     (letter,) = product.dead_letters()
     assert letter["stage"] == "out" and "soon" in letter["reason"]
     found = {}
