@@ -113,6 +113,8 @@ def test_a_search_that_is_cut_off_blames_nobody(tmp_path, monkeypatch, ends, at)
         shared=SimpleNamespace(control=control, graph=SimpleNamespace(state=tmp_path)),
         source="incoming",
         _calls_functions=False,
+        searching="",
+        _said_at=0.0,
         runner=SimpleNamespace(halt=halt, unites=False),
     )
     with pytest.raises(Interrupted):

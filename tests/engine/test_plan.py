@@ -9,11 +9,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from signoff.engine.check import check
 from signoff.engine.compile import compile_source
+from signoff.engine.query import stage_policies
+from signoff.engine.reasons import explained
+from signoff.engine.result import Kind, Result
 from signoff.log import LogWriter
 from signoff.log.spark import read_range
 from signoff.pipeline.builder import Pipeline
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import LogSettings
+from signoff.sources.events import event_batch, piece
+from signoff.transforms.attempts import UNEXPLAINED
 
 pytestmark = pytest.mark.spark
 
@@ -55,6 +60,55 @@ def test_an_expression_of_a_sink_that_does_not_resolve_is_reported_as_the_sinks(
 
     assert problem.code == "unresolved-column"
     assert 'sink "out"' in problem.message and "sensr" in problem.message
+
+
+def test_an_expression_of_a_sink_that_fails_for_a_row_is_an_error_of_the_sink_and_not_of_the_plan(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    graph = _published(tmp_path, routing_key="concat('sensor.', 10 / a)")
+    log = LogWriter(tmp_path / "log", LogSettings())
+    texts = [b'{"a": 2}', b'{"a": 0}', b'{"a": 5}']
+    log.append(event_batch(piece(texts, [1, 2, 3], {})))
+    log.sync()
+    log.close()
+    rows = read_range(spark, tmp_path / "log", 0, 3, encoding="utf-8")
+
+    plan = compile_source(graph, "incoming", rows, streaming=False)
+
+    assert plan is not None
+    (error,) = [each for each in plan.errors if each.stage == "out"]
+    said = {row["_sequence"]: row[error.column] for row in plan.df.collect()}
+    assert said == {0: None, 1: UNEXPLAINED, 2: None}
+    assert stage_policies(graph, "incoming")["out"] == "dead_letter"
+    (reason,) = explained([Result("out", Kind.ERROR, 1, "", UNEXPLAINED)], plan.attempts)
+    assert "[DIVIDE_BY_ZERO]" in str(reason.text)
+
+
+@pytest.mark.parametrize(
+    ("expression", "wrong"),
+    [
+        ("to_timestamp(b, 'yyyy-mm-ddQ')", "yyyy-mm-ddQ"),
+        ("to_date(b, 'YYYY-MM-dd')", "YYYY-MM-dd"),
+        ("unix_timestamp(b, 'yyyy-MM-dd bbb')", "yyyy-MM-dd bbb"),
+        ("date_format(current_timestamp(), 'hello')", "hello"),
+        ("to_timestamp(b, 'dd.MM.yyyy HH:mm')", None),
+        ("date_format(current_timestamp(), 'QQQ yyyy')", None),
+        ("to_timestamp(b, b)", None),
+    ],
+)
+def test_a_datetime_pattern_that_no_row_could_be_read_with_is_found_by_check(
+    spark: SparkSession, tmp_path: Path, expression: str, wrong: str | None
+) -> None:
+    pipeline = Pipeline("p", state=str(tmp_path / "state"), base=tmp_path)
+    pipeline.source("incoming", "generate", count=1)
+    pipeline.transform("parsed", "parse_json", input="incoming", schema="b STRING")
+    pipeline.transform("times", "select", input="parsed", columns={"at": expression})
+    pipeline.sink("out", "files", input="times", path="out")
+
+    problems = check(pipeline.graph(), spark)
+
+    assert [problem.code for problem in problems] == (["bad-pattern"] if wrong else [])
+    assert all(f'"{wrong}" is not a datetime pattern: ' in problem.message for problem in problems)
 
 
 def _published(tmp_path: Path, routing_key: str) -> Graph:

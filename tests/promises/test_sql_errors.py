@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from signoff.sinks.files import FilesSinkConfig
 from tests.promises.product import FILES, Inline, books
 
 pytestmark = pytest.mark.spark
@@ -120,3 +121,26 @@ def test_a_letter_of_an_expression_is_replayed_through_the_mended_one(inline: Ma
     assert product.run_once().code == 0
     assert len(product.dead_letters()) == 1
     assert json.loads(product.dead_letters()[0]["payload"])["text"] == "two"
+
+
+@pytest.mark.case(5)
+def test_an_expression_of_a_sink_that_fails_for_a_row_is_a_letter_of_that_sink_alone(
+    inline: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the `routing_key` of RabbitMQ is one; here the files sink has one, which needs no broker."""
+    keys = {"key": "10 / (n - 2)"}
+    monkeypatch.setattr(FilesSinkConfig, "expressions", lambda sink: keys if sink.path == "out" else {})
+    product = inline(
+        sources={"incoming": FILES},
+        transforms={"rows": ROWS},
+        sinks={"out": out("rows"), "all": out("rows", "all")},
+    )
+    product.put("a.jsonl", [{"n": n} for n in range(4)])
+    result = product.run_once()
+    assert result.code == 0 and "trying it again" not in result.output
+    assert [row["n"] for row in product.rows()] == [0, 1, 3]
+    assert [row["n"] for row in product.rows("all")] == [0, 1, 2, 3]
+    (letter,) = product.dead_letters()
+    assert (letter["event_id"], letter["stage"]) == ("incoming/2", "out")
+    assert "key: [DIVIDE_BY_ZERO]" in letter["reason"]
+    assert product.account() == books(delivered=3, dead_lettered=1)

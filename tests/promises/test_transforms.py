@@ -140,7 +140,7 @@ def test_lines_of_csv_become_columns_or_dead_letters_that_say_why(inline: Make) 
     assert rows == [("incoming/0", 1, "one"), ("incoming/3", 4, "f;our")]
     reasons = {letter["event_id"]: letter["reason"] for letter in product.dead_letters()}
     assert reasons == {
-        "incoming/1": "a field does not fit its type (n int, name string)",
+        "incoming/1": 'column "n": "x" is not an INT',
         "incoming/2": "1 fields, expected 2",
         "incoming/4": "3 fields, expected 2",
     }

@@ -12,6 +12,7 @@ from signoff.engine.delivery import described
 from signoff.transforms.parse_csv import ParseCsvConfig
 from signoff.transforms.parse_csv import _Describe as DescribeCsv
 from signoff.transforms.parse_json import DescribeJson
+from signoff.transforms.typed_texts import Rules
 
 SCHEMA = StructType().add("n", IntegerType()).add("text", StringType())
 
@@ -29,11 +30,12 @@ def test_any_text_that_is_not_the_json_asked_for_has_a_reason(text: str) -> None
 @pytest.mark.case(46)
 @given(st.text())
 @example("1\r2,x")
+@example("\x010\x1fv")
 @example("x" * 200_000 + ",1")
 @example('"')
 @example("a\0b")
 def test_any_text_that_is_not_the_line_asked_for_has_a_reason(text: str) -> None:
-    assert DescribeCsv(SCHEMA, ",")(text)
+    assert DescribeCsv(Rules(SCHEMA, ("",)), ",")(text)
 
 
 def test_a_reason_that_cannot_be_found_is_a_reason() -> None:

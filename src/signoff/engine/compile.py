@@ -26,7 +26,7 @@ from signoff.engine.repeats import decide_repeats
 from signoff.engine.result import Kind
 from signoff.errors import PipelineError, Problem
 from signoff.pipeline.graph import Graph, Node, Port
-from signoff.pipeline.model import OnFailure, SinkConfig
+from signoff.pipeline.model import OnFailure, SinkConfig, SourceConfig
 from signoff.pipeline.problems import did_you_mean
 from signoff.pipeline.secrets import redact
 from signoff.transforms.attempts import Attempt
@@ -45,6 +45,8 @@ from signoff.transforms.frame import (
     begin_again,
     unified,
 )
+from signoff.transforms.patterns import HINT, BadPattern
+from signoff.transforms.typed_texts import typed_rows
 
 SOURCE_COLUMNS = ("payload", "headers", "message_id", "received_at")
 """What transforms see of an event before anything is parsed."""
@@ -191,6 +193,16 @@ class _Compiler:
     def compile(self, df: DataFrame) -> Plan | None:
         policy: OnFailure = "dead_letter"
         _, view = begin(df, SOURCE_COLUMNS, self.source, policy, counts=self.counts or self.tells)
+        config = self.graph.nodes[self.source].config
+        assert isinstance(config, SourceConfig)
+        if (rows := config.typed_rows) is not None:
+            try:
+                view = typed_rows(self.source, view, rows, policy)
+            except FieldError as error:
+                self._report(
+                    self.graph.nodes[self.source], error.field, error.code, error.message, error.hint
+                )
+                return None
         self.views[Port(self.source, None)] = view
         if getattr(self.graph.nodes[self.source].config, "keeps_ids", False):
             view.frame.df = view.frame.df.withColumn(IDENTITY, F.col(view.columns["message_id"]))
@@ -208,6 +220,8 @@ class _Compiler:
                 self._report(node, error.field, error.code, error.message, error.hint)
             except MergeConflict as error:
                 self._report(node, "inputs", "merge-conflict", str(error), "cast one with a select")
+            except BadPattern as error:
+                self._report(node, _expression_field(node), "bad-pattern", str(error), HINT)
             except AnalysisException as error:
                 self._report(node, _expression_field(node), *_analysis(error, self._columns(node)))
             except PySparkException as error:
@@ -322,7 +336,8 @@ class _Compiler:
         if not wanted:
             return view
         values = {name: F.expr(expression).cast("string") for name, expression in wanted.items()}
-        return View(view.frame, view.alive, {**view.columns, **view.frame.compute(view, values)})
+        whole, made = view.frame.attempt(node.name, view, values, node.config.on_failure)
+        return View(view.frame, whole.alive, {**view.columns, **made})
 
     def _plan(self, sinks: Mapping[str, SinkPlan]) -> Plan:
         frames: dict[int, Frame] = {id(view.frame): view.frame for view in self.views.values()}
@@ -446,6 +461,9 @@ def _analysis(error: AnalysisException, columns: Sequence[str]) -> tuple[str, st
 
 
 def _first_line(text: str) -> str:
-    """Masked before it is cut: what is left of a secret would not be known again."""
-    line = next((line for line in redact(text).splitlines() if line.strip()), "no reason was given")
-    return line.split(" SQLSTATE")[0].strip()
+    """The first line, and further ones while a line ends before what it announces. Masked before it is cut:
+    what is left of a secret would not be known again."""
+    lines = [line.strip() for line in redact(text).splitlines() if line.strip()] or ["no reason was given"]
+    while len(lines) > 1 and lines[0].endswith((":", ",")):
+        lines[:2] = [f"{lines[0]} {lines[1]}"]
+    return lines[0].split(" SQLSTATE")[0].strip()

@@ -21,6 +21,8 @@ def early_of(graph: Graph, source: str, spark: SparkSession) -> Early | None:
     """What can be done while the log of a source is read; None if that is nothing."""
     config = graph.nodes[source].config
     assert isinstance(config, SourceConfig)
+    if config.typed_rows is not None:
+        return None
     if config.encoding != "utf-8" or any(spark.conf.get(k, v) != v for k, v in _AS_WE_READ.items()):
         return None
     parsers: dict[str, FlatJson] = {}

@@ -177,7 +177,7 @@ class Engine:
             for query in self.queries.values():
                 with self.room:
                     query.tidy()
-                query.holding.look(query.why_held() or self.room.trouble)
+                query.holding.look(query.searching or query.why_held() or self.room.trouble)
             with self.room:
                 for bearer in self.bearers:
                     bearer.tidy()

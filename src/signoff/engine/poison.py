@@ -53,6 +53,10 @@ Deaths = Callable[[int, int, frozenset[int]], Mapping[int, str]]
 """Run the plan over [low, high) without some events, past those a worker dies of: these, and why."""
 
 
+Progress = Callable[[int, int], None]
+"""Told before each run how many events it is about, and how many were found so far."""
+
+
 class Notes(Protocol):
     """What a search has found so far, kept across restarts."""
 
@@ -73,6 +77,7 @@ def isolate(
     together: bool = False,
     deaths: Deaths | None = None,
     notes: Notes | None = None,
+    progress: Progress | None = None,
 ) -> Mapping[int, str]:
     """The events of [start, end) the plan fails on, with the reason.
 
@@ -81,8 +86,14 @@ def isolate(
     alone does not (their sum overflows); then the one is blamed with which those before it begin to fail.
     """
     found: dict[int, str] = notes.read(start, end) if notes else {}
+
+    def told(low: int, high: int, without: frozenset[int]) -> Failure | None:
+        if progress:
+            progress(high - low, len(found))
+        return probe(low, high, without)
+
     try:
-        return _isolate(probe, start, end, together, deaths, notes, found)
+        return _isolate(told, start, end, together, deaths, notes, found)
     except PlanFailed:
         if notes:
             notes.forget()  # it was not the events, or not these
@@ -193,10 +204,12 @@ def last_line(error: BaseException) -> str:
         for line in lines
         if not line.startswith(("at ", "...", "File ", "Traceback", "JVM stacktrace", "^"))
     ]
-    chosen = next(
-        (line for line in telling if line.startswith("[") and "]" in line),
-        telling[0] if telling else type(error).__name__,
-    )
+    place = next((at for at, line in enumerate(telling) if line.startswith("[") and "]" in line), 0)
+    chosen = telling[place] if telling else type(error).__name__
+    for further in telling[place + 1 :]:
+        if not chosen.endswith((":", ",")):  # else what it announces is in the next line
+            break
+        chosen = f"{chosen} {further}"
     return excerpt(chosen.split(" SQLSTATE")[0], 500)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ from signoff.log.reader import evenly
 from signoff.log.shared_disk import not_shared
 from signoff.log.spark import read_range
 from signoff.pipeline.graph import Graph
-from signoff.pipeline.model import OnFailure, SourceConfig, TransformConfig
+from signoff.pipeline.model import OnFailure, SinkConfig, SourceConfig, TransformConfig
 from signoff.sinks.contract import BatchRef
 from signoff.state.windowing import STATE, WindowIntake
 from signoff.transforms.black_box import deaths as deaths_noted
@@ -49,6 +50,9 @@ from signoff.transforms.route import RouteConfig
 from signoff.transforms.window import WindowInput
 
 logger = logging.getLogger(__name__)
+
+_SAY_S = 5.0
+"""How often a search says how far it is."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,9 @@ class SourceQuery(ABC):
         config = graph.nodes[source].config
         assert isinstance(config, SourceConfig)
         self.config = config
+        self.searching = ""
+        """How far the search for the rows that a plan fails on is, while there is one."""
+        self._said_at = 0.0
         self.ended: Interrupted | GaveUp | None = None
         """Set when the run ended a batch on purpose."""
         self.needed_elsewhere: list[Callable[[], int]] = []
@@ -258,15 +265,29 @@ class SourceQuery(ABC):
                 found = deaths_noted(Path(directory))
             return {n: f'the function of "{step}" ends its worker with it' for n, step in found.items()}
 
+        def progress(events: int, found: int) -> None:
+            text = f"isolating bad rows, {events} of {end - start} left to look at, {found} found"
+            if not self.searching:
+                logger.warning("%s", text)
+                self._said_at = time.monotonic()
+            elif time.monotonic() - self._said_at > _SAY_S:
+                logger.info("%s", text)
+                self._said_at = time.monotonic()
+            self.searching = text
+
         notes = SuspectNotes(self.shared.graph.state / "suspects" / f"{self.source}.json")
-        culprits = isolate(
-            probe,
-            start,
-            end,
-            together=self.runner.unites,
-            deaths=deaths if self._calls_functions else None,
-            notes=notes,
-        )
+        try:
+            culprits = isolate(
+                probe,
+                start,
+                end,
+                together=self.runner.unites,
+                deaths=deaths if self._calls_functions else None,
+                notes=notes,
+                progress=progress,
+            )
+        finally:
+            self.searching = ""
         outcomes = [
             RowOutcome(
                 RowRef(sequence), self.source, Outcome.DEAD_LETTERED, f"the plan fails on it: {reason}"
@@ -307,4 +328,8 @@ def stage_policies(graph: Graph, source: str) -> dict[str, OnFailure]:
         policies[name] = config.on_error
         if isinstance(config, RouteConfig):
             policies[no_match(name)] = config.no_match
+    for name, node in graph.sinks.items():
+        assert isinstance(node.config, SinkConfig)
+        if node.config.expressions():
+            policies[name] = node.config.on_failure
     return policies

@@ -23,6 +23,7 @@ from signoff.errors import EngineError
 from signoff.log.spark import RangeReader
 from signoff.private import make_private
 from signoff.sinks.contract import BatchRef
+from signoff.transforms.contract import Transform
 from signoff.transforms.frame import MARK
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ class RangeQuery(SourceQuery):
             self._compile,
             self.runner.sink_tasks,
             self.shared.graph.state,
+            self._version,
         )
         self.runner.standing.prepare()
         self._parking.resume()
@@ -120,6 +122,12 @@ class RangeQuery(SourceQuery):
         waits = self.log.head() - self._taken_upto
         reason = self._parking.why_held() if waits > 0 and not self._halt.is_set() else ""
         return f"{reason}; {waits} events wait in the log" if reason else ""
+
+    def _version(self) -> object:
+        """Of the steps behind the source."""
+        graph = self.shared.graph
+        steps = [(name, graph.nodes[name].config) for name in sorted(graph.downstream(self.source))]
+        return tuple(step.version(name, graph.base) for name, step in steps if isinstance(step, Transform))
 
     def _see_spark(self) -> None:
         """Ask Spark something: while there is nothing to do nobody else would notice that it is gone."""

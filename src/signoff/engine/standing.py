@@ -41,12 +41,15 @@ class StandingPass:
         compile_rows: Compile,
         tasks: Callable[[Plan], tuple[SinkTask, ...]],
         state: Path,
+        version: Callable[[], object] = lambda: None,
     ) -> None:
         self._source, self._sinks = source, frozenset(sinks)
         self._reader, self._compile, self._tasks, self._state = reader, compile_rows, tasks, state
         self._planned: dict[_Key, list[DataFrame]] = {}
         """Plans that no job is using. The counts of a plan are those of its last job: one at a time."""
         self._choosing = threading.Lock()
+        self._version, self._planned_for = version, version()
+        """What plans were made for; see `Transform.version`."""
         self._shuffles = False
         """A plan of these shuffles; see `run`."""
 
@@ -70,6 +73,8 @@ class StandingPass:
         tasks = self._reader.tell(batch.start, batch.end, dict(sinks), stamps)
         key = (tasks, frozenset(sinks), with_errors)
         with self._choosing:
+            if (version := self._version()) != self._planned_for:
+                self._planned, self._planned_for = {}, version
             idle = self._planned.setdefault(key, [])
             df = idle.pop() if idle else None
         planned = self._plan(*key) if df is None else df

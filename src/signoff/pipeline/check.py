@@ -16,6 +16,7 @@ from typing import Any
 from signoff.errors import PipelineError, Problem
 from signoff.pipeline import addresses
 from signoff.pipeline.cases import read_cases
+from signoff.pipeline.csv_types import problems_of_csv
 from signoff.pipeline.draft import Draft, DraftNode
 from signoff.pipeline.graph import Graph, Node, Port
 from signoff.pipeline.model import (
@@ -64,6 +65,7 @@ def check(draft: Draft, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
     checker.holding(graph)
     tests, wrong = read_cases(draft, graph)
     checker.problems += wrong
+    checker.problems += problems_of_csv(graph)
     if checker.problems:
         raise PipelineError(_in_order(checker.problems, draft.file))
     checker.patience(graph)

@@ -110,6 +110,19 @@ class LogSettings(Config):
     """Bytes appended that force the shared fsync before `sync_ms` is over."""
 
 
+@dataclass(frozen=True)
+class TypedRows:
+    """How a source's payloads, objects of texts by name (rows of CSV), become typed columns."""
+
+    schema: str
+    named: bool
+    """The names come with the rows; else they are `_c0`, `_c1`, … in the order of the schema."""
+    null_values: tuple[str, ...]
+    timestamp_format: str | None
+    date_format: str | None
+    keep: tuple[str, ...]
+
+
 class SourceConfig(NodeConfig):
     """A place events come from."""
 
@@ -141,6 +154,11 @@ class SourceConfig(NodeConfig):
     def remembered_events(self) -> int:
         """How many of the newest events the log keeps although they are settled, while it has room."""
         return 0
+
+    @property
+    def typed_rows(self) -> TypedRows | None:
+        """How its payloads become columns of their own; None: they are handed on as they are."""
+        return None
 
     @property
     def patience_s(self) -> float | None:

@@ -84,6 +84,25 @@ CODES: dict[str, Code] = {
         "alarms.yaml:8 [bad-value] source \"incoming\" field \"on_acknowledge\" must be 'keep', 'move' or "
         "'delete', not \"archive\"",
     ),
+    "csv-parsed-twice": Code(
+        "Rows of a CSV file come as JSON objects of texts; a step parses them once more, as something they "
+        "are not, and every row would be a dead letter.",
+        "Give the source the `schema`, and read its columns without that step; or read the files as "
+        "`format: text` and parse the lines with `parse_csv`.",
+        'orders.yaml:9 [csv-parsed-twice] transform "parsed" asks for "id BIGINT", but rows of source '
+        '"incoming" (format: csv) hold texts only',
+    ),
+    "bad-pattern": Code(
+        "A datetime pattern is none that Spark can read or write times with.",
+        "Correct it: `yyyy-MM-dd HH:mm:ss` has the month as MM, the minute as mm and the hour of 24 as HH.",
+        'orders.yaml:12 [bad-pattern] transform "times": "yyyy-MM-ddQ" is not a datetime pattern',
+    ),
+    "bad-table": Code(
+        "The reference table of a `lookup` cannot be read, or cannot be used: a key is there twice, a column "
+        "is missing, a value does not fit the schema.",
+        "Mend the table, or name another with `from`. While a pipeline runs, the table before stays in use.",
+        'orders.yaml:14 [bad-table] transform "stations": 2 keys are there more than once, the first is id 7',
+    ),
     "may-deadlock": Code(
         "A step holds events until later ones come, and their source delivers no later ones before it is "
         "acknowledged.",

@@ -139,7 +139,15 @@ class CsvReader(Reader):
 
     def _parser(self) -> Iterator[list[str]]:
         csv.field_size_limit(max(csv.field_size_limit(), self._shape.max_event_bytes))
-        return csv.reader(self._lines(), delimiter=self._shape.delimiter, strict=True)
+        shape = self._shape
+        return csv.reader(
+            self._lines(),
+            delimiter=shape.delimiter,
+            quotechar=shape.quote,
+            escapechar=shape.escape,
+            quoting=csv.QUOTE_MINIMAL if shape.quote else csv.QUOTE_NONE,
+            strict=True,
+        )
 
     def _lines(self) -> Iterator[str]:
         limit = self._shape.max_event_bytes

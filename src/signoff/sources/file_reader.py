@@ -33,6 +33,8 @@ class Shape:
     max_event_bytes: int
     delimiter: str = ","
     header: bool = True
+    quote: str | None = '"'
+    escape: str | None = None
 
 
 class Reader(ABC):

@@ -18,7 +18,7 @@ import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 import pyarrow as pa
 from pydantic import Field, model_validator
@@ -27,7 +27,7 @@ from pyroaring import BitMap64
 from signoff.durable import make_directory
 from signoff.errors import SourceError
 from signoff.globs import fixed_part, pattern_of
-from signoff.pipeline.model import SourceConfig
+from signoff.pipeline.model import SourceConfig, TypedRows
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
 from signoff.sources.events import event_batch
 from signoff.sources.file_content import ContentFile
@@ -75,6 +75,24 @@ class FilesConfig(SourceConfig):
     """csv: the first row holds the names; otherwise they are `_c0`, `_c1`, …"""
     delimiter: str = Field(default=",", min_length=1, max_length=1)
     """csv: what separates the fields."""
+    quote: Annotated[str, Field(min_length=1, max_length=1)] | None = '"'
+    """csv: what encloses a field that holds delimiters or line breaks; null: nothing does."""
+    escape: Annotated[str, Field(min_length=1, max_length=1)] | None = None
+    """csv: what stands before a quote inside a quoted field; null: it is written twice."""
+    schema_: str | None = Field(default=None, alias="schema")
+    """csv: columns and types, as in Spark SQL: `id BIGINT NOT NULL, at TIMESTAMP, price DECIMAL(10,2)`. What
+    reads the source gets these columns instead of `payload`, by the names in the header (further columns of
+    the file are left out), or without a header in their order. A row with a value that does not fit is a
+    dead letter that names column, value and type. Left out: the payload is an object of texts."""
+    null_values: tuple[str, ...] = ("",)
+    """csv with `schema`: texts that mean null."""
+    timestamp_format: str | None = None
+    """csv with `schema`: Spark datetime pattern of TIMESTAMP columns; by default ISO 8601."""
+    date_format: str | None = None
+    """csv with `schema`: Spark datetime pattern of DATE columns; by default ISO 8601."""
+    keep: tuple[str, ...] = ()
+    """csv with `schema`: what goes on besides its columns: `headers`, `payload`, `message_id` or
+    `received_at`."""
     on_acknowledge: Literal["keep", "move", "delete"] = "keep"
     """What happens to a file when all its events are settled."""
     move_to: str | None = None
@@ -102,6 +120,41 @@ class FilesConfig(SourceConfig):
         if self.follow and self.takes_files_away():
             raise ValueError("follow: true keeps files: remove on_acknowledge and on_refuse")
         return self
+
+    @model_validator(mode="after")
+    def _csv_fits_together(self) -> Self:
+        signs = [sign for sign in (self.delimiter, self.quote, self.escape) if sign is not None]
+        if len(set(signs)) < len(signs) and self.escape != self.quote:
+            raise ValueError("delimiter, quote and escape must be different characters")
+        for name, sign in ("delimiter", self.delimiter), ("quote", self.quote), ("escape", self.escape):
+            if sign is not None and sign in "\r\n\0":
+                raise ValueError(f"a line break or NUL cannot be the {name}")
+        if self.schema_ is None:
+            for name in ("null_values", "timestamp_format", "date_format", "keep"):
+                if name in self.model_fields_set:
+                    raise ValueError(f'"{name}" needs a "schema"')
+        elif not self.is_csv:
+            raise ValueError('a schema is for CSV: write "format: csv", or parse the lines with a transform')
+        return self
+
+    @property
+    def is_csv(self) -> bool:
+        """Whether its files are CSV, as far as format and path say."""
+        named = self.format == "auto" and ".csv" in PurePath(self.path).name.lower()
+        return not self.follow and (self.format == "csv" or named)
+
+    @property
+    def typed_rows(self) -> TypedRows | None:
+        if self.schema_ is None:
+            return None
+        return TypedRows(
+            self.schema_,
+            self.header,
+            self.null_values,
+            self.timestamp_format,
+            self.date_format,
+            self.keep,
+        )
 
     def reads(self, base: Path) -> str:
         return pattern_of(base, self.path)
@@ -431,7 +484,8 @@ class FilesSource(Source):
     def _shape(self, name: str) -> Shape:
         config, path = self._config, without_packing(PurePath(name))
         form: Format = SUFFIXES.get(path.suffix, "text") if config.format == "auto" else config.format
-        return Shape(form, config.max_event_bytes, config.delimiter, config.header)
+        escape = None if config.escape == config.quote else config.escape
+        return Shape(form, config.max_event_bytes, config.delimiter, config.header, config.quote, escape)
 
     def _is_parquet(self, name: str) -> bool:
         return self._shape(name).format == "parquet"

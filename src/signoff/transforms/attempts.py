@@ -22,6 +22,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from signoff.transforms.patterns import check_literals
+
 UNEXPLAINED = "an expression of this step failed"
 """What the error column of an attempt holds, until the reason is known."""
 
@@ -61,13 +63,19 @@ def tried(values: Mapping[str, Column]) -> Column:
 def may_fail(rows: DataFrame, values: Mapping[str, Column]) -> bool:
     """Whether one of the expressions could raise for some row; no doubt means false.
 
-    Raises pyspark's AnalysisException for an expression that does not fit the rows.
+    Raises pyspark's AnalysisException for an expression that does not fit the rows, BadPattern for one with a
+    datetime pattern that would fail for every row.
     """
     if not values:
         return False
     plan = rows.select(*(value.alias(name) for name, value in values.items()))._jdf.queryExecution()
     expressions = plan.analyzed().projectList()
-    return any(_can_raise(expressions.apply(index)) for index in range(expressions.size()))
+    every = [expressions.apply(index) for index in range(expressions.size())]
+    if not any(map(_can_raise, every)):
+        return False
+    for expression in every:
+        check_literals(expression)
+    return True
 
 
 def _can_raise(expression: Any) -> bool:

@@ -76,6 +76,11 @@ class Transform(TransformConfig):
         columns it made; None if nobody can, or it is not the payload that this step parses."""
         return None
 
+    def version(self, name: str, base: Path) -> object:
+        """Changes when the step would be compiled into something else than before: then a plan that is used
+        for many batches is made anew. Called before each batch."""
+        return None
+
     @abstractmethod
     def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
         """Add this step behind `view`; returns the view of each output (None: the main one).

@@ -1,18 +1,23 @@
-"""`parse_csv`: one line of separated values into typed columns."""
+"""`parse_csv`: one line of separated values into typed columns.
+
+Spark's parser finds the fields, as texts; these are cast one by one (`typed_texts`), so that a value that
+does not fit is named.
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructField, StructType
 
 from signoff.transforms.contract import Step, Transform
 from signoff.transforms.frame import View
-from signoff.transforms.parse_json import parse_schema, parsed_view, text_column
+from signoff.transforms.parse_json import text_column
+from signoff.transforms.typed_texts import WHOLE_ROW, Describe, Rules, typed_view
 
 _CORRUPT = "__corrupt"
 _NO_SEPARATORS = '"\\\r\n\0'
@@ -20,15 +25,30 @@ _NO_SEPARATORS = '"\\\r\n\0'
 
 class ParseCsvConfig(Transform):
     summary: ClassVar[str] = "Parse a line of separated values into typed columns."
+    example: ClassVar[str] = """\
+schema: id BIGINT NOT NULL, day DATE, price DECIMAL(10,2)
+separator: ";"
+null_values: ["", "-"]
+date_format: dd.MM.yyyy
+"""
     type: Literal["parse_csv"] = "parse_csv"
     schema_: str = Field(alias="schema")
-    """Columns and types in the order of the fields, as in Spark SQL."""
+    """Columns and types in the order of the fields, as in Spark SQL. A row with a value that does not fit is
+    a dead letter that names column, value and type; so is a null in a column that is NOT NULL."""
     column: str = "payload"
     """Column that holds the line."""
     separator: str = Field(default=",", min_length=1, max_length=1)
     """Character between two fields; not a quote, a backslash, a line break or NUL."""
+    quote: Annotated[str, Field(min_length=1, max_length=1)] | None = '"'
+    """What encloses a field that holds separators; null: nothing does."""
+    escape: Annotated[str, Field(min_length=1, max_length=1)] | None = None
+    """What stands before a quote inside a quoted field; null: it is written twice."""
+    null_values: tuple[str, ...] = ("",)
+    """Texts that mean null."""
     timestamp_format: str | None = None
     """Spark datetime pattern of TIMESTAMP fields; by default ISO 8601."""
+    date_format: str | None = None
+    """Spark datetime pattern of DATE fields; by default ISO 8601."""
     keep: tuple[str, ...] = ()
     """Columns of the input that go on besides the parsed ones."""
 
@@ -39,34 +59,68 @@ class ParseCsvConfig(Transform):
             raise ValueError("a quote, a backslash, a line break or NUL cannot separate fields")
         return value
 
+    @model_validator(mode="after")
+    def _different(self) -> Self:
+        if self.separator in (self.quote, self.escape):
+            raise ValueError("separator, quote and escape must be different characters")
+        return self
+
     def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
         frame = view.frame
-        schema = parse_schema(self.schema_)
+        rules = Rules.of(self.schema_, self.null_values, self.timestamp_format, self.date_format)
         text = F.col(text_column(self.column, view))
-        options = {"columnNameOfCorruptRecord": _CORRUPT, "mode": "PERMISSIVE", "sep": self.separator}
-        options |= {"timestampFormat": self.timestamp_format} if self.timestamp_format else {}
-        ddl = StructType([*schema.fields, StructField(_CORRUPT, StringType())]).toDDL()
+        options = {
+            "columnNameOfCorruptRecord": _CORRUPT,
+            "mode": "PERMISSIVE",
+            "sep": self.separator,
+            "quote": self.quote or "",
+            "escape": self.escape or self.quote or "\\",
+        }
+        strings = [StructField(f"f{place}", StringType()) for place in range(len(rules.schema))]
+        ddl = StructType([*strings, StructField(_CORRUPT, StringType())]).toDDL()
         value = frame.compute(view, {"value": F.from_csv(text, ddl, options)})["value"]
-        parsed = View(frame, view.alive, {**view.columns, "__value": value})
         bad = F.col(value).isNull() | F.col(value)[_CORRUPT].isNotNull() | (F.trim(text) == F.lit(""))
-        error = frame.compute(parsed, {"error": F.when(bad, F.coalesce(text, F.lit("")))})["error"]
-        frame.add_error(step.name, error, self.on_error, _Describe(schema, self.separator))
-        fields = {name: F.col(value)[name] for name in schema.names}
-        return {None: parsed_view(parsed, error, fields, self.keep)}
+        # The parser itself makes an empty field null.
+        texts = {
+            name: F.coalesce(F.col(value)[f"f{place}"], F.lit(""))
+            for place, name in enumerate(rules.schema.names)
+        }
+        made = typed_view(
+            step.name,
+            view,
+            texts,
+            rules,
+            self.on_error,
+            wrong=F.when(bad, F.concat(F.lit(WHOLE_ROW), F.coalesce(text, F.lit("")))),
+            describe=_Describe(rules, self.separator, self.quote, self.escape),
+            keep=self.keep,
+        )
+        return {None: made}
 
 
-class _Describe:
-    def __init__(self, schema: StructType, separator: str) -> None:
-        self.schema, self.separator = schema, separator
+class _Describe(Describe):
+    def __init__(
+        self, rules: Rules, separator: str, quote: str | None = '"', escape: str | None = None
+    ) -> None:
+        super().__init__(rules)
+        self.separator, self.quote, self.escape = separator, quote, escape
 
-    def __call__(self, text: str) -> str:
+    def line(self, text: str) -> str:
         if not text.strip():
             return "the line is empty"
         try:
-            got = len(next(csv.reader([text], delimiter=self.separator), []))
+            got = len(next(self._fields(text), []))
         except csv.Error:  # a line break in it, or a field of more than 128 KiB
             return "it is not one line of separated values"
-        if got != len(self.schema.fields):
-            return f"{got} fields, expected {len(self.schema.fields)}"
-        wanted = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in self.schema.fields)
-        return f"a field does not fit its type ({wanted})"
+        if got != len(self.rules.schema):
+            return f"{got} fields, expected {len(self.rules.schema)}"
+        return "it is not one line of separated values"
+
+    def _fields(self, text: str) -> Iterator[list[str]]:
+        return csv.reader(
+            [text],
+            delimiter=self.separator,
+            quotechar=self.quote,
+            escapechar=None if self.escape == self.quote else self.escape,
+            quoting=csv.QUOTE_MINIMAL if self.quote else csv.QUOTE_NONE,
+        )

@@ -1,0 +1,170 @@
+"""The reference tables of `lookup`: read as a whole, checked, and replaced as a whole. Runs on the driver.
+
+A table is read when a plan is first made, and again when it is older than `refresh`. It is in use only once
+it has been read to its end and every key in it is there once; until then, and if it cannot be read, the one
+before stays, and the run says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+from signoff.pipeline.secrets import redact
+
+logger = logging.getLogger(__name__)
+
+Read = Callable[[], pa.Table]
+
+
+class TableError(Exception):
+    """A table cannot be used; the text says why, without secrets."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    table: pa.Table
+    version: int
+    """Another one when the table was read again."""
+    at: float
+
+
+class Tables:
+    """The tables of this process, by what they are read from."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._loaded: dict[str, Loaded] = {}
+        self._tried: dict[str, float] = {}
+        self._alone = threading.Lock()
+
+    def get(self, name: str, key: str, read: Read, refresh_s: float | None) -> Loaded:
+        """The table, read again if it is due. Raises TableError if it was never read."""
+        with self._alone:
+            known, now = self._loaded.get(key), self._clock()
+            if known is not None and (refresh_s is None or now - self._tried[key] < refresh_s):
+                return known
+            self._tried[key] = now
+            try:
+                made = Loaded(read(), known.version + 1 if known else 1, now)
+            except TableError as error:
+                if known is None:
+                    raise
+                logger.warning(
+                    'the table of "%s" was not read again, the one of %d s ago is used: %s',
+                    name,
+                    now - known.at,
+                    error,
+                )
+                return known
+            if known is not None and made.table.equals(known.table):
+                made = Loaded(known.table, known.version, now)
+            self._loaded[key] = made
+            return made
+
+
+TABLES = Tables()
+
+
+def checked(
+    table: pa.Table, keys: Sequence[str], columns: Iterable[str], most_rows: int, types: pa.Schema | None
+) -> pa.Table:
+    """The columns that are needed. Raises TableError for a column that is not there, too many rows, a value
+    that does not fit its type, or a key that is there twice."""
+    wanted = list(dict.fromkeys([*keys, *columns]))
+    for name in wanted:
+        if name not in table.column_names:
+            raise TableError(f'the table has no column "{name}"; it has {", ".join(table.column_names)}')
+    if table.num_rows > most_rows:
+        raise TableError(f"the table has {table.num_rows} rows, more than max_rows ({most_rows})")
+    table = _typed(table.select(wanted), types)
+    for key in keys:
+        table = table.filter(pc.is_valid(table[key]))  # nothing is equal to null
+    counted = table.group_by(list(keys)).aggregate([([], "count_all")])
+    twice = counted.filter(pc.greater(counted["count_all"], 1))
+    if twice.num_rows:
+        first = ", ".join(f"{key} {twice[key][0].as_py()!r}" for key in keys)
+        raise TableError(f"{twice.num_rows} keys are there more than once, the first is {first}")
+    return table
+
+
+def _typed(table: pa.Table, types: pa.Schema | None) -> pa.Table:
+    for place, name in enumerate(table.column_names):
+        if types is None:
+            if pa.types.is_null(table[name].type):
+                raise TableError(f'all values of "{name}" are null: give the table a schema')
+            continue
+        if name not in types.names:
+            raise TableError(f'column "{name}" is not in the schema')
+        kind = types.field(name).type
+        try:
+            table = table.set_column(place, name, table[name].cast(kind))
+        except pa.ArrowException as error:
+            raise TableError(f'a value of "{name}" does not fit into {kind}: {_said(error)}') from None
+    return table
+
+
+def read_csv(path: Path, delimiter: str) -> pa.Table:
+    """All columns as texts: what looks like a number may be a code with zeros in front."""
+    parse = pyarrow.csv.ParseOptions(delimiter=delimiter)
+    try:
+        names = pyarrow.csv.open_csv(path, parse_options=parse).schema.names
+        convert = pyarrow.csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
+        )
+        return pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert)
+    except (OSError, pa.ArrowException) as error:
+        raise TableError(_said(error)) from None
+
+
+def read_parquet(path: Path) -> pa.Table:
+    try:
+        return pyarrow.parquet.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise TableError(_said(error)) from None
+
+
+def read_sqlite(path: Path, query: str) -> pa.Table:
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)) as connection:
+            cursor = connection.execute(query)
+            return _table([one[0] for one in cursor.description or ()], cursor.fetchall())
+    except sqlite3.Error as error:
+        raise TableError(f"{path}: {_said(error)}") from None
+
+
+def read_postgres(url: str, query: str) -> pa.Table:
+    try:
+        import psycopg
+    except ModuleNotFoundError:
+        raise TableError('PostgreSQL needs psycopg: pip install "signoff[postgres]"') from None
+    try:
+        with psycopg.connect(url, connect_timeout=10, options="-c statement_timeout=60000") as connection:
+            cursor = connection.execute(query.encode())
+            return _table([one.name for one in cursor.description or ()], cursor.fetchall())
+    except psycopg.Error as error:
+        raise TableError(_said(error)) from None
+
+
+def _table(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+    try:
+        return pa.table({name: pa.array(column) for name, column in zip(names, columns, strict=True)})
+    except pa.ArrowException as error:
+        raise TableError(f"its values are of several types: {_said(error)}") from None
+
+
+def _said(error: Exception) -> str:
+    return redact(" ".join(str(error).split())) or type(error).__name__

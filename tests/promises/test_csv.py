@@ -1,0 +1,162 @@
+"""CSV with types: a value that does not fit is its row's dead letter, with column, value and reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from signoff.catalog import default
+from signoff.errors import PipelineError
+from signoff.pipeline.load import load
+from signoff.sources.files import FilesConfig
+from tests.promises.product import Inline, books
+
+Make = Callable[..., Inline]
+CSV = {"type": "files", "path": "./in/*.csv"}
+TYPES = "id BIGINT NOT NULL, day DATE, price DECIMAL(6,2), count INT, at TIMESTAMP, ok BOOLEAN, note STRING"
+HEADER = "id;day;price;count;at;ok;note;more"
+
+
+def out(given: str, path: str = "out") -> dict[str, Any]:
+    return {"type": "files", "input": given, "path": path}
+
+
+@pytest.mark.spark
+@pytest.mark.case(5)
+def test_rows_of_csv_have_the_types_of_the_schema_or_say_which_value_does_not_fit(inline: Make) -> None:
+    typed = {
+        **CSV,
+        "delimiter": ";",
+        "quote": "'",
+        "escape": "\\",
+        "schema": TYPES,
+        "null_values": ["", "-"],
+        "date_format": "dd.MM.yyyy",
+        "timestamp_format": "dd.MM.yyyy HH:mm",
+        "keep": ["headers"],
+    }
+    plain = {**CSV, "path": "./plain/*.csv", "header": False, "schema": "n INT, name STRING"}
+    steps = {"large": {"type": "filter", "input": "typed", "where": "price > 5"}}
+    product = inline(
+        sources={"typed": typed, "plain": plain},
+        transforms=steps,
+        sinks={"out": out("large"), "plain_out": out("plain", "plain_out")},
+    )
+    lines = [
+        HEADER,
+        "1;31.12.2026;12.50;7;01.02.2026 13:45;true;'it\\'s; fine';x",
+        "2;-;6.5;;-;no;-;x",
+        "3;2026-12-31;12.345;1.5;01.02.2026;maybe;n;x",
+        "-;31.12.2026;99999.99;99999999999;;;n;x",
+        "5;;1;;;;n;x",
+        "6;;1",
+    ]
+    product.put("a.csv", lines)
+    product.put("b.csv", ["id;day", "9;-"])
+    product.put("c.csv", ["1,one", "x,two", "3"], folder="plain")
+    assert product.run_once().code == 0
+    first, second = product.rows()
+    assert (first["id"], first["day"], first["price"], first["count"]) == (1, "2026-12-31", 12.5, 7)
+    assert first["at"].startswith("2026-02-01T13:45") and first["ok"] is True
+    assert first["note"] == "it's; fine" and first["headers"]["file"] == "in/a.csv"
+    assert second["day"] is None and second["note"] is None and second["ok"] is False
+    assert [row["name"] for row in product.rows("plain_out")] == ["one"]
+    reasons = {letter["event_id"]: letter["reason"] for letter in product.dead_letters()}
+    assert reasons["typed/2"] == (
+        'column "day": "2026-12-31" does not match "dd.MM.yyyy"; '
+        'column "price": "12.345" does not fit into DECIMAL(6,2); '
+        'column "count": "1.5" is not an INT; '
+        'column "at": "01.02.2026" does not match "dd.MM.yyyy HH:mm"; '
+        'column "ok": "maybe" is not a BOOLEAN'
+    )
+    assert reasons["typed/3"] == (
+        'column "id" is empty, and is NOT NULL; column "price": "99999.99" does not fit into DECIMAL(6,2); '
+        'column "count": "99999999999" does not fit into INT'
+    )
+    assert reasons["typed/5"] == "row has 3 fields, the header has 8"
+    assert reasons["typed/6"].startswith('there is no column "price"; there is: id, day; there is no column')
+    assert reasons["plain/1"] == 'column "n": "x" is not an INT'
+    assert reasons["plain/2"] == "row has 1 fields, the schema has 2"
+    assert {letter["stage"] for letter in product.dead_letters()} == {"typed", "plain"}
+    assert product.account("typed") == books(delivered=2, dropped=1, dead_lettered=4)
+    assert product.account("plain") == books(delivered=1, dead_lettered=2)
+
+
+@pytest.mark.spark
+@pytest.mark.case(5, 40)
+def test_lines_of_csv_have_types_and_a_letter_is_replayed_with_the_mended_schema(inline: Make) -> None:
+    def made(price: str) -> Inline:
+        parse = {
+            "type": "parse_csv",
+            "input": "incoming",
+            "schema": f"id INT, price {price}, note STRING",
+            "null_values": ["NULL"],
+        }
+        sources = {
+            "incoming": {**CSV, "format": "text"},
+            "typed": {**CSV, "path": "./typed/*.csv", "schema": f"id INT, price {price}"},
+        }
+        sinks = {"out": out("parsed"), "typed_out": out("typed", "typed_out")}
+        return inline(sources=sources, transforms={"parsed": parse}, sinks=sinks)
+
+    product = made("INT")
+    product.put("a.csv", ['1,2,"a ""b"", c"', "2,2.5,", "3,NULL,x"])
+    product.put("b.csv", ["id,price", "7,0.5"], folder="typed")
+    assert product.run_once().code == 0
+    assert [(row["id"], row["price"], row["note"]) for row in product.rows()] == [
+        (1, 2, 'a "b", c'),
+        (3, None, "x"),
+    ]
+    assert {letter["event_id"]: letter["reason"] for letter in product.dead_letters()} == {
+        "incoming/1": 'column "price": "2.5" is not an INT',
+        "typed/0": 'column "price": "0.5" is not an INT',
+    }
+    mended = made("DOUBLE")
+    running = mended.start()
+    assert mended.command("dead-letters", "replay", str(mended.file), "--all").code == 0
+    assert running.terminate().code == 0
+    assert (2, 2.5, "") in [(row["id"], row["price"], row["note"]) for row in mended.rows()]
+    assert [(row["id"], row["price"]) for row in mended.rows("typed_out")] == [(7, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("type: parse_json, schema: 'id STRING, price DECIMAL(6,2)'", 'asks for "price DECIMAL(6,2)"'),
+        ("type: parse_csv, schema: 'id INT'", "parses a line"),
+    ],
+)
+def test_csv_that_is_parsed_once_more_is_a_problem_with_a_hint(tmp_path: Path, step: str, said: str) -> None:
+    file = tmp_path / "p.yaml"
+    text = (
+        "name: p\nsources: {s: {type: files, path: in/*.csv}}\n"
+        "transforms:\n  some: {type: filter, input: s, where: 'true'}\n"
+        f"  parsed: {{input: some, {step}}}\n"
+        "sinks: {out: {type: console, input: parsed}}\n"
+    )
+    file.write_text(text)
+    with pytest.raises(PipelineError) as caught:
+        load(file, default(), {})
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.line) == ("csv-parsed-twice", 5)
+    assert said in problem.message and "schema: id" in problem.hint
+    file.write_text(text.replace("DECIMAL(6,2)", "TIMESTAMP").replace("in/*.csv", "in/*.txt"))
+    load(file, default(), {})
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"path": "a.jsonl", "schema": "n INT"}, "a schema is for CSV"),
+        ({"path": "a.csv", "null_values": ["-"]}, '"null_values" needs a "schema"'),
+        ({"path": "a.csv", "delimiter": "'", "quote": "'"}, "different characters"),
+        ({"path": "a.csv", "quote": "\n"}, "cannot be the quote"),
+    ],
+)
+def test_fields_of_csv_that_contradict_each_other_are_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        FilesConfig.model_validate({"type": "files", **fields})
