@@ -120,6 +120,43 @@ def test_of_an_unfolded_event_only_the_row_that_failed_is_replayed(inline, webho
 
 
 @pytest.mark.case(40)
+def test_a_letter_goes_only_where_it_failed_under_its_name_as_it_was_or_corrected(inline):
+    def pipeline(kind: str) -> dict[str, Any]:
+        return {
+            "sources": {"incoming": FILES},
+            "transforms": {
+                "rows": {**ROWS, "schema": f"n {kind}"},
+                "big": {"type": "filter", "input": "rows", "where": "n IS NOT NULL"},
+                "plain": {"type": "filter", "input": "incoming", "where": "true"},
+            },
+            "sinks": {"archive": {"type": "files", "inputs": ["incoming", "plain", "big"], "path": "out"}},
+        }
+
+    product = inline(**pipeline("INT"))
+    product.put("1.jsonl", [{"n": 1}, {"n": "two"}, {"n": "three"}])
+    assert product.run_once().code == 0
+    before = sorted(row["event_id"] for row in product.rows())
+    ways = ("big", "incoming", "plain")
+    other_ways = [f"incoming/{n}/{way}" for n in (1, 2) for way in ways[1:]]
+    assert before == [*(f"incoming/0/{way}" for way in ways), *other_ways]
+    corrected = product.directory / "corrected.json"
+    corrected.write_text('{"n": "3"}')
+    product.write(pipeline("STRING"))
+    running = product.start()
+    assert letters_command(product, "replay", "incoming/1").code == 0
+    done = letters_command(product, "resubmit", "incoming/2", "--payload", str(corrected), "--json")
+    assert done.code == 0 and json.loads(done.answer)["delivered"] == 1, done.output
+    running.terminate()
+    new = {row["event_id"]: row["n"] for row in product.rows() if row["event_id"] not in before}
+    assert new == {"incoming/1/big": "two", "incoming/2/+1/big": "3"}
+    assert len(product.rows()) == len(before) + 2, "what had come by another way was not sent again"
+    assert product.account()["delivered"] == 3 and product.dead_letters() == []
+    told = product.explain("incoming/2")
+    assert told["state"] == "delivered"
+    assert any("resubmitted as incoming/2/+1" in stage["text"] for stage in told["stages"])
+
+
+@pytest.mark.case(40)
 def test_a_batch_of_files_that_could_not_be_written_is_replayed_with_all_rows_of_its_events(inline):
     product = inline(
         sources={"incoming": FILES},

@@ -233,7 +233,7 @@ class _Compiler:
         found: dict[str, View] = {}
         for port in node.inputs:
             self.readers[port] -= 1
-            if port in self.views:
+            if port in self.views and self._leads_from_entry(port.node, node.name):
                 found[f"{port.node}.{port.output}" if port.output else port.node] = self.views[port]
         if not found:
             raise _InputMissing
@@ -244,18 +244,37 @@ class _Compiler:
         views = (self.views[port] for port in node.inputs if port in self.views)
         return list(dict.fromkeys(name for view in views for name in view.columns))
 
+    def _leads_from_entry(self, before: str, node: str) -> bool:
+        """Behind the entry only what came through it is replayed: the rest has its rows.
+
+        Where rows are united behind it (`rows`), all parts are needed.
+        """
+        if self.entry is None or self.entry == self.source or self.rows is not None:
+            return True
+        if node not in self.graph.downstream(self.entry):
+            return True
+        return before == self.entry or before in self.graph.downstream(self.entry)
+
+    def _meet(self, node: Node) -> bool:
+        """Whether rows of the source come to a node by several inputs, and have the input in their names.
+
+        Also if only some of them are in this plan: a row has the same name in all plans.
+        """
+        reached = self.graph.downstream(self.source) | {self.source}
+        return len({port for port in node.inputs if port.node in reached}) > 1
+
     def _transform(self, node: Node) -> None:
         views = self._inputs(node)
         self._mark_pending()
-        view = next(iter(views.values())) if len(views) == 1 else self._unite(node, views)
-        if len(views) > 1:
+        view = self._unite(node, views) if self._meet(node) else next(iter(views.values()))
+        if self._meet(node):
             self._mark_pending()
         if node.name == self.entry and self.rows is not None:
             view = self._only(view, self.rows)
         if node.name == self.entry and self.tells:
             self._tell(view.frame, node.name, Kind.REACHED, F.col(view.alive))
         assert isinstance(node.config, Transform)
-        together = tuple(views) if len(views) > 1 else ()
+        together = tuple(views) if self._meet(node) else ()
         asks = not self.trial and node.name not in self.passed
         repeats = (
             decide_repeats(self.graph.state, self.source, node.name, replay=self.replay) if asks else None
@@ -317,7 +336,7 @@ class _Compiler:
             Delivery(
                 alive=view.alive,
                 columns=tuple((column, view.columns.get(column)) for column in schema),
-                suffix=name if len(views) > 1 else "",
+                suffix=name if self._meet(node) else "",
                 passed=self._passed(name.partition(".")[0]),
                 identity=self.identity if self.identity in view.frame.df.columns else None,
             )
