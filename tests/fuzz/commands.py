@@ -191,15 +191,17 @@ _made = cache(cli._command)
 @contextmanager
 def _without_spark() -> Iterator[None]:
     """Nothing is started: the arguments have been read by then."""
-    from signoff.cli import run
-    from signoff.engine import check, replay
+    from signoff.engine import check, class_archive, replay, supervise
+    from signoff.watch import live, logs
 
     ended = SimpleNamespace(stop_requested=False, execute=lambda _: 0)
     with (
         mock.patch.object(cli, "_command", _made),  # making it takes longer than all the rest
-        mock.patch.object(run, "Run", lambda *_: ended),
-        mock.patch.object(run, "set_up_logging", lambda _: None),
-        mock.patch.object(run.signal, "signal", lambda *_: None),
+        mock.patch.object(live, "Child", mock.Mock()),
+        mock.patch.object(supervise, "Run", lambda *_: ended),
+        mock.patch.object(class_archive, "make_later", lambda: None),
+        mock.patch.object(logs, "set_up_logging", lambda _: None),
+        mock.patch.object(live.signal, "signal", lambda *_: None),
         mock.patch.object(check, "check", lambda _: ()),
         mock.patch.object(replay, "replay_now", side_effect=EngineError("there is no Spark here")),
     ):

@@ -27,6 +27,7 @@ from pyspark.sql.types import (
 from signoff.transforms.flat_json import FlatJson
 from signoff.transforms.parse_csv import _Describe
 from signoff.transforms.parse_json import DescribeJson
+from signoff.transforms.typed_texts import Rules
 from tests.fuzz.targets import mutated, target
 
 KINDS = (
@@ -108,7 +109,7 @@ def reasons(generator: random.Random) -> None:
     """Of a text that did not parse it is said why, whatever it is."""
     describe = generator.choice((
         DescribeJson(SCHEMA, generator.choice((None, "yyyy"))),
-        _Describe(SCHEMA, generator.choice(",;\t|é ")),
+        _Describe(Rules(SCHEMA, (), None, None), generator.choice(",;\t|é ")),
     ))  # fmt: skip
     text = generator.choice((_text(generator).encode(), *LINES))
     reason = describe(mutated(generator, text).decode(errors="replace"))  # type: ignore[operator]
