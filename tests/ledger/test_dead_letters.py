@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from signoff.ledger import (
     close_letters,
     drop_letters,
 )
+from signoff.ledger.resubmission import resubmit
 from tests.ledger.attempts import attempt
 
 
@@ -200,3 +202,39 @@ def test_letters_of_a_row_of_several_events_are_claimed_and_dropped_together(
     assert drop_letters(ledger, letters, stored[:1]) == 2
     assert [x.event_id for x in letters.list(stage="other")] == ["incoming/2/~a"], "of another stage"
     assert ledger.account("incoming", 4).dropped == 2
+
+
+def test_history_is_forgotten_by_when_letters_were_closed_and_no_event_before_what_is_open_in_its_place(
+    ledger: Ledger, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("signoff.ledger.dead_letters.KEEP_CLOSED", 2)
+    clock = iter(range(1000, 2000))
+    with DeadLetters(state / "dead_letters.db", now=lambda: float(next(clock))) as letters:
+        letters.add([letter(number) for number in range(7)])
+        attempt(ledger, 0, 7, dead_lettered=range(7))
+
+        def close(number: int, reason: str = "delivered", further: Sequence[DeadLetter] = ()) -> None:
+            (asked,) = letters.get(f"incoming/{number}", "table")
+            letters.request_replay([asked])
+            moved = bool(further)
+            outcome = Outcome.DROPPED if moved else Outcome.DELIVERED
+            close_letters(ledger, letters, [Resolution(*asked.key, outcome, reason, moved=moved)], further)
+
+        def known() -> list[int]:
+            return sorted(number for number in range(7) if letters.get(f"incoming/{number}", "table"))
+
+        for number in (6, 5, 4):
+            close(number)
+        assert known() == [0, 1, 2, 3, 4, 5]  # 6 was closed first
+        drop_letters(ledger, letters, letters.get("incoming/3"))
+        assert known() == [0, 1, 2, 3, 4]
+        close(0, 'failed at a later stage: "out": no', [letter(0, "out")])
+        (old,) = letters.get("incoming/1")
+        resubmit(ledger, letters, old, b"{}")
+        close(2)
+        letters.add([letter(7), letter(8)])
+        drop_letters(ledger, letters, [*letters.get("incoming/7"), *letters.get("incoming/8")])
+        assert known() == [0, 1]
+        assert letters.get("incoming/1")[0].payload == old.payload
+        drop_letters(ledger, letters, letters.list())  # what was open in their places
+        assert known() == []

@@ -14,7 +14,7 @@ from signoff.errors import StateError
 from signoff.ledger import DeadLetter, DeadLetters, Ledger, Outcome, Resolution
 from signoff.ledger.dead_letters import close_letters
 from signoff.ledger.letter_filter import LetterFilter
-from signoff.ledger.resubmission import resubmit
+from signoff.ledger.resubmission import resubmit, why_not
 from signoff.log import LogReader
 from tests.ledger.attempts import attempt
 from tests.ledger.test_commands import PIPELINE
@@ -183,6 +183,45 @@ def test_what_cannot_be_meant_is_said(file: Path, dead: Ledger) -> None:
     for option in (["--since", "yesterday"], ["--matching", "("]):
         wrong = run("dead-letters", "list", file, *option)
         assert wrong.exit_code == 2 and option[0] in wrong.output
+
+
+@pytest.mark.parametrize("command", ["drop", "replay", "list", "show", "export"])
+def test_an_empty_choice_is_none_and_does_not_mean_every_letter(
+    file: Path, dead: Ledger, letters: DeadLetters, command: str
+) -> None:
+    for name in ("stage", "source", "reason", "matching", "since", "until", "where"):
+        wrong = run("dead-letters", command, file, f"--{name}", "")
+        assert wrong.exit_code == 2 and f"--{name}" in wrong.output and "is empty" in wrong.output
+    assert [letter.status for letter in letters.list()] == ["stored", "stored"]
+
+
+def test_nothing_takes_no_events_place(
+    file: Path, dead: Ledger, letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = file.parent / "nothing.json"
+    nothing.write_bytes(b"\n")
+    monkeypatch.setenv("VISUAL", "truncate -s 0")
+    for options in (["--payload", "-"], ["--payload", nothing], []):
+        wrong = run("dead-letters", "resubmit", file, "incoming/1", *options, input="")
+        assert wrong.exit_code == 2 and "is empty" in wrong.output
+    assert [x.event_id for x in letters.list()] == ["incoming/1", "incoming/3"] and counts(dead) == (4, 0, 2)
+
+
+def test_a_letter_with_a_masked_header_is_not_resubmitted(file: Path, letters: DeadLetters) -> None:
+    for number, cut in ((5, ""), (6, "only the beginning is kept")):
+        headers = {"callback": "https://api.example/x?key=abc123"}
+        letters.add([DeadLetter(f"incoming/{number}", "table", "no", b"{", headers, incomplete=cut)])
+        (old,) = letters.get(f"incoming/{number}")
+        assert "a secret is masked in its header callback" in why_not(old)
+        wrong = run("dead-letters", "resubmit", file, f"incoming/{number}", "--payload", "-", input="{}")
+        assert wrong.exit_code == 2 and "masked" in wrong.output
+    assert [x.event_id for x in letters.list()] == ["incoming/5", "incoming/6"]
+
+
+def test_a_part_of_a_reason_is_found_whatever_its_case_in_every_alphabet(letters: DeadLetters) -> None:
+    letters.add([_letter(1, "Ärger mit ÖSTERREICH"), _letter(2, "Trouble")])
+    for part in ("Ärger", "ärger", "ÖSTERREICH", "österreich", "MIT"):
+        assert [x.sequence for x in letters.list(reason=part)] == [1], part
 
 
 def test_an_exported_file_is_whole_and_has_all_that_is_known(

@@ -104,7 +104,17 @@ def choice(
     until: str | None,
     where: str | None,
 ) -> Choice:
-    """What the options say. Raises typer.BadParameter for what cannot be meant."""
+    """What the options say. Raises typer.BadParameter for what cannot be meant.
+
+    An empty value is no choice: it would mean every letter, and comes from a variable that is not set.
+    """
+    options = {
+        "stage": stage, "source": source, "reason": reason, "matching": matching, "since": since,
+        "until": until, "where": where,
+    }  # fmt: skip
+    for name, text in options.items():
+        if text is not None and not text.strip():
+            raise typer.BadParameter("is empty; leave it out, or say which", param_hint=f"--{name}")
     if matching is not None:
         try:
             re.compile(matching)

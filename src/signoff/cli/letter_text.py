@@ -45,13 +45,18 @@ def as_dict(letter: DeadLetter, why_not: str) -> dict[str, Any]:
 
 
 def payload_of(given: str) -> bytes:
-    """What a file, or standard input, holds."""
-    if given == "-":
-        return sys.stdin.buffer.read()
+    """What a file, or standard input, holds. Raises typer.BadParameter when that is nothing."""
     try:
-        return Path(given).read_bytes()
+        return _some(sys.stdin.buffer.read() if given == "-" else Path(given).read_bytes())
     except OSError as error:
         raise typer.BadParameter(f"{given}: {error.strerror}", param_hint="--payload") from None
+
+
+def _some(payload: bytes) -> bytes:
+    """Nothing is what a command before a pipe leaves that has failed; it takes no event's place."""
+    if not payload.strip():
+        raise typer.BadParameter("the corrected payload is empty; to give the event up: dead-letters drop")
+    return payload
 
 
 def edited(letter: DeadLetter) -> bytes:
@@ -64,7 +69,7 @@ def edited(letter: DeadLetter) -> bytes:
         typer.echo("nothing was changed, and nothing was sent", err=True)
         raise typer.Exit(1)
     # Editors end a text with a line break, which the event did not have.
-    return (changed if text.endswith("\n") else changed.rstrip("\n")).encode()
+    return _some((changed if text.endswith("\n") else changed.rstrip("\n")).encode())
 
 
 def short(text: str) -> str:

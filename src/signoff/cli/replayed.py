@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 
 import typer
 
-from signoff.engine.replay_verdict import DROPPED, MOVED
+from signoff.engine.replay_verdict import DROPPED
 from signoff.ledger import DeadLetter, DeadLetters
+from signoff.ledger.letter import MOVED
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from signoff.engine.replay_batch import replay_name
-from signoff.engine.replay_verdict import DELIVERED, DROPPED, MOVED
+from signoff.engine.replay_verdict import DELIVERED, DROPPED
 from signoff.ledger.batches import Answer
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.letter import OPEN, DeadLetter
+from signoff.ledger.letter import MOVED, OPEN, DeadLetter
 from signoff.ledger.outcome import EventId, Outcome, Resolution, RowOutcome
 from signoff.link.notes import Handed
 

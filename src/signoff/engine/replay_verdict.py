@@ -16,7 +16,7 @@ from signoff.engine.missing import came_names
 from signoff.engine.result import Kind, Result
 from signoff.engine.verdict import Round
 from signoff.engine.waiting import row_of
-from signoff.ledger.letter import DeadLetter
+from signoff.ledger.letter import MOVED, DeadLetter
 from signoff.ledger.outcome import EventId, Outcome, Resolution, RowRef
 from signoff.pipeline.graph import Graph
 
@@ -24,7 +24,6 @@ _T = TypeVar("_T")
 
 DELIVERED = "delivered"
 DROPPED = "dropped"
-MOVED = "failed at a later stage"
 """How the result of a replay begins, as it is kept with the letter."""
 
 

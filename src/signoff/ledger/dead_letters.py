@@ -28,7 +28,7 @@ from itertools import islice
 from pathlib import Path
 
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.letter import OPEN, DeadLetter, Status, from_row
+from signoff.ledger.letter import MASKED, MOVED, OPEN, RESUBMITTED, DeadLetter, Status, from_row
 from signoff.ledger.letter_filter import LetterFilter
 from signoff.ledger.letters_schema import BRIEF, OF_BUFFER, SCHEMA, UPGRADES, UPSERT, VERSION
 from signoff.ledger.outcome import OTHERS, UNITED, EventId, Outcome, Resolution, is_united
@@ -288,7 +288,7 @@ class DeadLetters:
 
     def end_drop(self, letters: Iterable[DeadLetter]) -> int:
         """Close letters that were claimed; `drop_letters` tells the ledger in between."""
-        return self._mark(letters, "dropped", "status = 'dropping'")
+        return self._mark(letters, "dropped", "status = 'dropping'", also=f", at = {self._now()!r}")
 
     def version(self) -> int:
         return self._store.version()
@@ -325,7 +325,8 @@ class DeadLetters:
         incomplete = letter.incomplete
         if headers != letter.headers:
             masked = sorted(name for name, value in headers.items() if value != letter.headers[name])
-            incomplete = incomplete or f"a secret is masked in its header {', '.join(masked)}"
+            said = f"{MASKED} {', '.join(masked)}"
+            incomplete = f"{incomplete}; {said}" if incomplete else said
         return (
             letter.event_id, letter.stage, event.source, event.sequence, event.child, redact(letter.reason),
             letter.at or self._now(), letter.payload, json.dumps(headers), letter.received_at,
@@ -366,8 +367,14 @@ def drop_letters(ledger: Ledger, letters: DeadLetters, chosen: Sequence[DeadLett
 
 
 def _forget_history(db: sqlite3.Connection) -> None:
+    """Forget the letters that were closed longest ago; not one in whose place another is open: it holds the
+    event as it came."""
+    statuses = ", ".join(f"'{status}'" for status in OPEN)
     db.execute(
         "DELETE FROM letters WHERE id IN (SELECT id FROM letters WHERE status IN ('replayed', 'dropped') "
-        "ORDER BY id DESC LIMIT -1 OFFSET ?)",
+        f"ORDER BY at DESC, id DESC LIMIT -1 OFFSET ?) AND NOT ((result GLOB '{RESUBMITTED}*' OR result GLOB "
+        f"'{MOVED}*') AND (EXISTS (SELECT 1 FROM letters AS other WHERE other.source = letters.source "
+        f"AND other.sequence = letters.sequence AND other.status IN ({statuses})) OR event_id IN "
+        f"(SELECT message_id FROM letters WHERE status IN ({statuses}) AND {OF_BUFFER})))",
         (KEEP_CLOSED,),
     )

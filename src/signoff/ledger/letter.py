@@ -17,6 +17,10 @@ OPEN: tuple[Status, ...] = ("stored", "replaying", "handed", "dropping")
 
 RESUBMITTED = "resubmitted as"
 """How the result of a letter begins that a corrected event has taken the place of."""
+MOVED = "failed at a later stage"
+"""How the result of a letter begins whose replay has left another letter."""
+MASKED = "a secret is masked in its header"
+"""How `incomplete` says that a header is not kept as it came."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,11 @@ class LetterFilter:
         return any(getattr(self, each.name) is not None for each in fields(self))
 
     def where(self, statuses: Sequence[Status]) -> tuple[str, list[object]]:
-        """The condition in SQL, but for the pattern, which is looked at letter by letter (`keeps`)."""
+        """The condition in SQL, but for what is looked at letter by letter (`keeps`): the pattern, and a part
+        of the reason whose case SQLite does not know, which is all but ASCII."""
         where = [f"status IN ({', '.join('?' * len(statuses))})"]
         values: list[object] = [*statuses]
-        part = None if self.reason is None else self.reason.lower()
+        part = self.reason.lower() if self.reason is not None and self.reason.isascii() else None
         for condition, value in (
             ("stage = ?", self.stage),
             ("source = ?", self.source),
@@ -46,18 +47,19 @@ class LetterFilter:
 
     def has(self, letter: DeadLetter) -> bool:
         """Whether all of it holds for a letter, whatever its status."""
-        reasons = f"{letter.reason}\n{letter.first_reason}".lower()
         return (
             self.stage in (None, letter.stage)
             and self.source in (None, letter.source)
-            and (self.reason is None or self.reason.lower() in reasons)
             and (self.since is None or letter.at >= self.since)
             and (self.until is None or letter.at < self.until)
             and self.keeps(letter)
         )
 
     def keeps(self, letter: DeadLetter) -> bool:
-        """Whether the pattern is found."""
+        """Whether the part of the reason and the pattern are found."""
+        reasons = f"{letter.reason}\n{letter.first_reason}".lower()
+        if self.reason is not None and self.reason.lower() not in reasons:
+            return False
         if self.pattern is None:
             return True
         found = re.compile(self.pattern).search  # compiled once: `re` remembers it

@@ -17,7 +17,7 @@ from dataclasses import replace
 from signoff.errors import StateError
 from signoff.ledger.dead_letters import DeadLetters, close_letters
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.letter import OPEN, RESUBMITTED, DeadLetter
+from signoff.ledger.letter import MASKED, OPEN, RESUBMITTED, DeadLetter
 from signoff.ledger.outcome import BUFFER, EDITED, EventId, Outcome, Resolution, edition, is_united
 
 NAMES = "signoff-resubmits"
@@ -35,6 +35,10 @@ def why_not(letter: DeadLetter) -> str:
         )
     if letter.status not in ("stored", "dropping"):
         return f"it is {letter.status}; wait until that has ended"
+    if MASKED in letter.incomplete:
+        return (
+            f"{letter.incomplete}, which would go out with the mask; send the event anew, and drop this one"
+        )
     return ""
 
 
