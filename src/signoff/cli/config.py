@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from typing import Any
 
 import typer
-import yaml
 
 from signoff.cli.reading import PipelineFile
-from signoff.pipeline.secrets import redact
-
-_REFERENCE = re.compile(r"\$\{[^}]*\}")
-_STANDS_FOR_ONE = "\x91"
-"""A character for private use, which no pipeline holds."""
 
 
 def command(file: PipelineFile) -> None:
@@ -22,37 +14,27 @@ def command(file: PipelineFile) -> None:
 
     References such as ${DB_PASSWORD} stay as they are written, other secrets are masked.
     """
+    import os
+
     from signoff.catalog import default
     from signoff.pipeline.check import check
     from signoff.pipeline.layers import chosen
     from signoff.pipeline.load import Lenient, draft_of
+    from signoff.pipeline.model import Settings
+    from signoff.pipeline.shown import fields_shown
+    from signoff.pipeline.syntax import written
+    from signoff.pipeline.validate import register_literals
 
-    draft = draft_of(file, chosen())
-    check(draft, default(), Lenient())  # raises what is wrong, and learns which texts are secrets
-    content: dict[str, Any] = dict(draft.settings)
+    draft, catalog = draft_of(file, chosen()), default()
+    models = {node.name: catalog.of(node.kind).get(str(node.fields.get("type"))) for node in draft.nodes}
     for node in draft.nodes:
-        section = content.setdefault(f"{node.kind}s", {})
-        section[node.name] = node.config.model_dump(mode="json") if node.config else node.fields
-    typer.echo(yaml.safe_dump(_plain(content), sort_keys=False, allow_unicode=True, width=100), nl=False)
-
-
-def _plain(value: Any) -> Any:
-    """What YAML can write, without secrets; a function of a Python pipeline is shown by its name."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    if isinstance(value, str):
-        return _masked(value)
-    if value is None or isinstance(value, int | float):
-        return value
-    return getattr(value, "__qualname__", str(value))
-
-
-def _masked(text: str) -> str:
-    """The text without secrets. Where one comes from may be shown: a reference is none."""
-    references = _REFERENCE.findall(text)
-    masked = redact(_REFERENCE.sub(_STANDS_FOR_ONE, text))
-    for reference in references:
-        masked = masked.replace(_STANDS_FOR_ONE, reference, 1)
-    return masked
+        if model := models[node.name]:
+            register_literals(model, node.fields)
+    content: dict[str, Any] = fields_shown(draft.settings, Settings)
+    for node in draft.nodes:
+        fields = node.config.model_dump(mode="json") if node.config else node.fields
+        shown = fields_shown(fields, type(node.config) if node.config else models[node.name])
+        content.setdefault(f"{node.kind}s", {})[node.name] = shown
+    # Only now: values of variables are not in the text, and what happens to be the same is not to be masked.
+    check(draft, catalog, Lenient(os.environ))
+    typer.echo(written(content), nl=False)

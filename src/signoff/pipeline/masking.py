@@ -30,7 +30,7 @@ _SHORTEST_LINE = 12
 """Lines of a secret with several are secrets themselves from this length on."""
 _SHORTEST_BASE64 = 8
 
-_BY_PLACE: tuple[tuple[re.Pattern[str], str], ...] = (
+BY_PLACE: tuple[tuple[re.Pattern[str], str], ...] = (
     # The last @ before a slash ends the password: unescaped @ in passwords is common.
     # Bounded, the time for a text grows with its length and not with its square.
     (re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/:@\"']*):[^\s/\"']*@"), rf"\1:{MASK}@"),
@@ -72,13 +72,17 @@ def register_secret(value: str) -> None:
 def redact(text: str) -> str:
     """The text without secrets, as UTF-8 can hold it: every place that shows a user or a file something
     calls this."""
-    spans = sorted(_found(text))
-    if spans:
-        text = _masked(text, spans)
-    for pattern, replacement in _BY_PLACE:
+    text = redact_known(text)
+    for pattern, replacement in BY_PLACE:
         text = pattern.sub(replacement, text)
     # Half of a pair of surrogates, which a user's text may hold, can be written nowhere.
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def redact_known(text: str) -> str:
+    """The text without registered values; secrets that are known only by their place stay."""
+    spans = sorted(_found(text))
+    return _masked(text, spans) if spans else text
 
 
 def excerpt(text: str, length: int) -> str:

@@ -33,9 +33,12 @@ from signoff.pipeline.masking import redact as redact
 from signoff.pipeline.masking import register_secret as register_secret
 from signoff.pipeline.secret_files import Unreadable, read_secret
 
-_REFERENCE = re.compile(
+REFERENCE = re.compile(
     r"\$\$|\$\{(?:file:(?P<file>[^}]+)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?)\}|(?P<bad>\$\{)"
 )
+_SHORTEST_PART = 6
+"""Of a secret that is made of references and other text: shorter ones are in too many other texts."""
+_SCHEME = re.compile(r"\s*[A-Za-z]+\s+")
 _TELLING_NAME = re.compile(r"PASS|PWD|SECRET|TOKEN|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
 
 
@@ -123,7 +126,7 @@ class Expansion:
                 self.references.append(Reference(match[0], value))
             return value
 
-        return _REFERENCE.sub(replace, text) if "$" in text else text
+        return REFERENCE.sub(replace, text) if "$" in text else text
 
     def _value(self, match: re.Match[str], fail: Callable[[str, str], None]) -> str | None:
         if match["bad"]:
@@ -155,6 +158,18 @@ class Expansion:
             if len(reference.value) >= SHORTEST:
                 text = text.replace(reference.value, reference.text)
         return redact(text)
+
+
+def literals(text: str) -> list[str]:
+    """What stands in a text of a secret field besides references, but for the word before a token."""
+    parts = [part.replace("\0", "$") for part in REFERENCE.sub(_boundary, text).split("\1")]
+    if len(parts) == 1:
+        return parts
+    return [part for part in parts if len(part) >= _SHORTEST_PART and not _SCHEME.fullmatch(part)]
+
+
+def _boundary(match: re.Match[str]) -> str:
+    return {"$$": "\0", "${": "${"}.get(match[0], f"\1{match['default'] or ''}\1")
 
 
 def _is_text(value: str) -> bool:

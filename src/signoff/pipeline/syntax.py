@@ -24,7 +24,18 @@ MOST_DIGITS = 40
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _UNUSABLE = re.compile("[\x00\ud800-\udfff]")
 """Characters that no path, SQL or JSON can hold."""
+_OCTAL = re.compile(r"^[-+]?0o[0-7]+$")
+"""A number to most readers of YAML 1.2, though not here."""
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.){3,}'|\"(?:[^\"\\]|\\.){3,}\"")
+"""More than the character that PyYAML stumbled over: it may be a secret."""
 _NO_TAGS = ("a tag such as !name cannot be used here", "write plain values")
+
+_ABOUT_NAMES = {
+    "undefined alias": ("an alias (*name) is of no anchor", "quote a text that begins with *"),
+    "duplicate anchor": ("an anchor (&name) is there twice", "quote a text that begins with &"),
+    "tag": _NO_TAGS,
+}
+"""What PyYAML says with the text of the file in it."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,13 @@ class _Loader(yaml.SafeLoader):
 
     # PyYAML declares it for instances, but reads and fills it in the class.
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}  # type: ignore[misc]
+
+    def compose_scalar_node(self, anchor: Any) -> Any:
+        node = super().compose_scalar_node(anchor)
+        if anchor and not node.value and node.style is None:
+            line = node.start_mark.line + 1
+            raise BadYaml("an anchor (&name) has no value", "quote a text that begins with &", line)
+        return node
 
 
 for _tag, _pattern, _first in (
@@ -144,8 +162,9 @@ class _Reader:
             value = self._loader.construct_object(node)
         except (ValueError, LookupError, AttributeError, ArithmeticError, TypeError):  # PyYAML trusts `!!int`
             kind = node.tag.rpartition(":")[2]
+            # Without the value: it may be a secret.
             raise BadYaml(
-                f"{node.value[:60]!r} is not a value of the type !!{kind}", *_NO_TAGS[1:], line
+                f"what stands here is not a value of the type !!{kind}", *_NO_TAGS[1:], line
             ) from None
         if not isinstance(value, str | int | float | None):
             raise BadYaml(*_NO_TAGS, line)
@@ -202,5 +221,30 @@ def _explained(error: yaml.MarkedYAMLError) -> BadYaml:
         return BadYaml(
             'a ": " stands inside a value, or the indentation is off', "quote a text that holds a colon", line
         )
+    for part, said in _ABOUT_NAMES.items():
+        if part in message:
+            return BadYaml(*said, line)
+    message = _QUOTED.sub("a text", message)
     hint = "quote a ${…} that stands inside { }" if "flow mapping" in message and "'{'" in message else ""
     return BadYaml(f"this is not YAML: {message}", hint, line)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts so that PyYAML, this reader and other readers of YAML 1.2 read them back as texts."""
+
+
+def _represent_text(dumper: _Dumper, text: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'" if _is_no_text(text) else None)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def _is_no_text(plain: str) -> bool:
+    patterns = _Loader.yaml_implicit_resolvers.get(plain[:1], [])
+    return any(pattern.match(plain) for _, pattern in patterns) or bool(_OCTAL.match(plain))
+
+
+def written(value: Any) -> str:
+    """Plain values as YAML, which `parse` reads back as the same."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)

@@ -17,7 +17,7 @@ from signoff.errors import Problem
 from signoff.pipeline.draft import DraftNode
 from signoff.pipeline.model import Config
 from signoff.pipeline.problems import did_you_mean, suggestion
-from signoff.pipeline.secrets import Expansion, excerpt, holds_secret, register_secret
+from signoff.pipeline.secrets import Expansion, excerpt, holds_secret, literals, register_secret
 
 C = TypeVar("C", bound=Config)
 
@@ -30,7 +30,7 @@ def validate(
 ) -> tuple[C | None, list[Problem]]:
     """The config made of the node's fields; None when there are problems."""
     problems: list[Problem] = []
-    _register_literals(model, node.fields)
+    register_literals(model, node.fields)
     expanded = _expand(node.fields, model, node, label, expansion, problems)
     unset = {problem.line for problem in problems}
     try:
@@ -71,21 +71,22 @@ def _expand(
     return {key: walk(value, key, secret=holds_secret(by_alias.get(key))) for key, value in fields.items()}
 
 
-def _register_literals(model: type[BaseModel], fields: Mapping[str, Any]) -> None:
+def register_literals(model: type[BaseModel], fields: Mapping[str, Any]) -> None:
     """Secrets that stand in the file as they are must be known before an error message can hold them."""
     by_alias = _by_alias(model)
 
     def walk(annotation: object, value: Any) -> None:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel) and isinstance(value, Mapping):
-            _register_literals(annotation, value)
+            register_literals(annotation, value)
         elif isinstance(value, Mapping):
             for part in value.values():
                 walk(annotation, part)
         elif isinstance(value, list | tuple):
             for part in value:
                 walk(annotation, part)
-        elif isinstance(value, str | int | float) and "${" not in str(value) and "://" not in str(value):
-            register_secret(str(value))
+        elif isinstance(value, str | int | float) and "://" not in str(value):
+            for literal in literals(str(value)):
+                register_secret(literal)
 
     for key, value in fields.items():
         if key in by_alias and holds_secret(by_alias[key]):
