@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from signoff.cli import app
-from signoff.engine.backup import MANIFEST, back_up
+from signoff.engine import backup as backups
+from signoff.engine.backup import MANIFEST, PARTIAL, back_up, restore
 from signoff.engine.belonging import Belonging
+from signoff.engine.unfinished import finish, unfinished
+from signoff.errors import StateError
 from signoff.ledger import DeadLetters, Ledger, RunLock
 from signoff.ledger.audit import audit_state
 from signoff.log import LogReader
@@ -213,3 +218,96 @@ def test_what_is_no_backup_is_not_restored_and_nothing_is_left_of_it(
     assert run("restore", file, made).exit_code == 0
     assert "move it away" in str(run("restore", file, made).exception), "never over one that is there"
     assert "is there already" in str(run("backup", file, made).exception)
+
+
+@pytest.fixture
+def begun(file: Path, state: Path) -> Graph:
+    """A pipeline of which one run has begun; none is alive."""
+    with RunLock(state), Ledger(state / "ledger.db") as ledger:
+        Belonging(state, ledger, LogReader).begin(["incoming"])
+    return graph_of(file)
+
+
+@pytest.mark.case(43)
+@pytest.mark.parametrize("linked", ["log", "log/incoming"])
+def test_a_log_that_is_a_link_to_another_disk_is_in_the_backup_and_a_plain_directory_after(
+    begun: Graph, tmp_path: Path, linked: str
+) -> None:
+    (begun.state / linked).rename(tmp_path / "larger")
+    (begun.state / linked).symlink_to(tmp_path / "larger")
+    assert "log/incoming/identity" in back_up(begun, tmp_path / "backup").files
+    begun.state.rename(tmp_path / "old")
+    shutil.rmtree(tmp_path / "larger")
+    restore(begun, tmp_path / "backup")
+    assert (begun.state / linked).is_dir() and not (begun.state / linked).is_symlink()
+    with Ledger(begun.state / "ledger.db", readonly=True) as ledger:
+        assert Belonging(begun.state, ledger, LogReader).misfits(begun.sources) == []
+
+
+@pytest.mark.parametrize("to", ["log", "..", "elsewhere", "backups", "nothing", "itself", "ledger.db"])
+def test_what_a_backup_cannot_follow_is_refused_by_name(begun: Graph, tmp_path: Path, to: str) -> None:
+    """Loops, also by way of another directory; the backup itself; files, and what is not there."""
+    link, target = begun.state / "log" / "linked", begun.state / to
+    if to == "elsewhere":
+        target = tmp_path / to
+        target.mkdir()
+        (target / "back").symlink_to(begun.state / "log")
+    elif to == "backups":
+        target = tmp_path / to
+        target.mkdir()
+    link.symlink_to(link if to == "itself" else target)
+    with pytest.raises(StateError, match="linked"):
+        back_up(begun, tmp_path / "backups" / "one")
+    assert not list(tmp_path.rglob("*partial*")) and not (tmp_path / "backups" / "one").exists()
+
+
+def test_a_directory_that_cannot_be_read_is_not_left_out(begun: Graph, tmp_path: Path) -> None:
+    scandir = os.scandir
+
+    def denied(path: str) -> Any:
+        if str(path).endswith("incoming"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "scandir", denied)
+        with pytest.raises(StateError, match=r"incoming.*Permission denied"):
+            back_up(begun, tmp_path / "backup")
+    assert not (tmp_path / "backup").exists()
+
+
+def test_of_two_backups_to_one_place_the_first_that_is_whole_gets_it(begun: Graph, tmp_path: Path) -> None:
+    target = tmp_path / "backup"
+    (tmp_path / "backup.partial-77").mkdir()
+    with pytest.raises(StateError, match="cannot be put there"), unfinished(target, PARTIAL) as mine:
+        assert not (tmp_path / "backup.partial-77").exists(), "nobody makes it"
+        (mine / "file").touch()
+        back_up(begun, target)
+        assert (mine / "file").exists(), "it is being made"
+        finish(mine, target)
+    assert sorted(path.name for path in target.iterdir()) == [MANIFEST, "state"]
+    assert not list(tmp_path.glob("backup.partial-*"))
+
+
+@pytest.mark.parametrize("lost", ["ledger.db", "log/incoming/identity"])
+def test_a_backup_that_has_lost_a_file_while_it_was_made_is_none(
+    begun: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    update = backups._Copy.update
+
+    def loses(self: backups._Copy, *, last: bool = False) -> None:
+        update(self, last=last)
+        (self._target / lost).unlink()
+
+    monkeypatch.setattr(backups._Copy, "update", loses)
+    with pytest.raises(StateError, match=f"{lost}.*nothing was backed up"):
+        back_up(begun, tmp_path / "backup")
+    assert not (tmp_path / "backup").exists()
+
+
+def test_a_backup_without_its_ledger_is_not_restored(file: Path, state: Path, made: Path) -> None:
+    manifest = json.loads((made / MANIFEST).read_bytes())
+    del manifest["files"]["ledger.db"]
+    (made / MANIFEST).write_text(json.dumps(manifest))
+    assert "ledger.db is not in it" in str(run("restore", file, made).exception)
+    assert not state.exists()

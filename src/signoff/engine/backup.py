@@ -4,10 +4,13 @@ A backup is what a loss of all processes at one moment would have left: everythi
 from there. Most is copied while the run works; then the run stands still for as long as it takes to copy what
 has changed since (`freezing`).
 
-    DIR.partial-…/    being made; `restore` does not take it, the next backup to DIR removes it
+    DIR.partial-…/    being made; `restore` does not take it, the next backup to DIR removes it (`unfinished`)
     DIR/              renamed when all of it is durable
     DIR/backup.json   written last: the pipeline, the time, and size and checksum of every file
     DIR/state/        the files
+
+Directories of the state that are links to elsewhere, as to a larger disk, are followed, and restored as plain
+ones. Files that are links are refused: what SQLite keeps beside them is elsewhere.
 
 What is restored is checked against the checksums, and appears in its place whole or not at all. It may
 deliver again what was not settled then. What it cannot do is said (see `cli.restore`).
@@ -25,11 +28,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISLNK
 from typing import Any
 
 from signoff.durable import sync_directory, sync_file, write_whole
 from signoff.engine.freezing import frozen
 from signoff.engine.lock import engine_lock
+from signoff.engine.unfinished import finish, unfinished
 from signoff.errors import StateError
 from signoff.ledger.runlock import RunLock
 from signoff.pipeline.graph import Graph
@@ -37,6 +42,7 @@ from signoff.private import make_private
 
 MANIFEST = "backup.json"
 STATE = "state"
+LEDGER = "ledger.db"
 FORMAT = 1
 PARTIAL = ".partial-"
 RESTORING = ".restoring-"
@@ -70,22 +76,15 @@ class Backup:
 def back_up(graph: Graph, directory: Path) -> Backup:
     """Make a backup in a directory that is not there yet."""
     state, directory = graph.state, directory.absolute()
-    if not (state / "ledger.db").exists():
+    if not (state / LEDGER).exists():
         raise StateError(f"{state}: there is no state to back up")
-    if directory.is_relative_to(state):
+    if directory.resolve().is_relative_to(state.resolve()):
         raise StateError(f"{directory} is in the state directory itself")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise StateError(f"{directory} is there already; each backup needs a directory of its own")
     directory.parent.mkdir(parents=True, exist_ok=True)
-    for left in directory.parent.glob(f"{directory.name}{PARTIAL}*"):
-        shutil.rmtree(left, ignore_errors=True)  # of one that was killed
-    partial = directory.with_name(f"{directory.name}{PARTIAL}{os.getpid()}")
-    make_private(partial)
-    try:
+    with unfinished(directory, PARTIAL) as partial:
         return _make(graph, state, partial, directory)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
 
 
 def _make(graph: Graph, state: Path, partial: Path, directory: Path) -> Backup:
@@ -102,14 +101,15 @@ def _make(graph: Graph, state: Path, partial: Path, directory: Path) -> Backup:
             stack.enter_context(engine_lock(state))
         made_at = time.time()
         copy.update(last=True)
+        copy.require_whole()
     _fold_journals(partial / STATE)
     backup = Backup(graph.name, made_at, running, dict(_sums(partial / STATE)))
+    if LEDGER not in backup.files:
+        raise StateError(f"{LEDGER} has disappeared from {partial}; nothing was backed up")
     for path in sorted(partial.rglob("*"), key=lambda each: len(each.parts), reverse=True):
         sync_directory(path) if path.is_dir() else sync_file(path)
     write_whole(partial / MANIFEST, json.dumps(_as_dict(backup), indent=1).encode())
-    with suppress(FileNotFoundError):
-        directory.rmdir()
-    os.replace(partial, directory)  # noqa: PTH105
+    finish(partial, directory)
     sync_directory(directory.parent)
     return backup
 
@@ -137,14 +137,27 @@ class _Copy:
             try:
                 self._file(name, last)
             except FileNotFoundError:  # trimmed, or renamed, this moment
+                if last:
+                    raise StateError(f"{name} disappeared meanwhile; nothing was backed up") from None
                 there.discard(name)
         for name in self._seen.keys() - there:
             (self._target / name).unlink(missing_ok=True)
             del self._seen[name]
 
+    def require_whole(self) -> None:
+        """Raises StateError if a file that was copied is not in the copy."""
+        for name, (_, size, _) in self._seen.items():
+            path = self._target / name
+            if not path.is_file() or path.stat().st_size != size:
+                raise StateError(f"{path} is not as it was copied; nothing was backed up")
+
     def _names(self) -> Iterator[str]:
-        for base, directories, files in os.walk(self._source):
+        for base, directories, files in os.walk(self._source, onerror=_unreadable, followlinks=True):
             place = Path(base).relative_to(self._source)
+            for above in (self._target, *(self._source / each for each in place.parents)):
+                with suppress(FileNotFoundError):  # removed this moment
+                    if above.samefile(base):
+                        raise StateError(f"{base} leads back to {above}: a copy of it would have no end")
             for name in directories:
                 make_private(self._target / place / name)
             for name in files:
@@ -153,16 +166,23 @@ class _Copy:
 
     def _file(self, name: str, last: bool) -> None:
         path = self._source / name
-        stat = path.stat()
+        stat = path.lstat()
+        if S_ISLNK(stat.st_mode):
+            raise StateError(f"{path} is a link to a file, or to nothing; a backup follows only directories")
         seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
         if self._seen.get(name) == seen:
             return
         fresh = time.time() - stat.st_mtime < _UNSURE_S
         target = self._target / name
         target.unlink(missing_ok=True)
-        shutil.copyfile(path, target, follow_symlinks=False)
+        shutil.copyfile(path, target)
         target.chmod(0o600)
         self._seen[name] = (0, 0, 0) if fresh and not last else seen
+
+
+def _unreadable(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # removed this moment
+        raise StateError(f"{error.filename}: {error.strerror}; nothing was backed up") from error
 
 
 def _fold_journals(directory: Path) -> None:
@@ -200,27 +220,22 @@ def restore(graph: Graph, directory: Path) -> Backup:
     state = graph.state
     if backup.pipeline != graph.name:
         raise StateError(f'{directory} is a backup of pipeline "{backup.pipeline}", not of "{graph.name}"')
+    if LEDGER not in backup.files:
+        raise StateError(f"{directory} is no whole backup: {LEDGER} is not in it")
     if state.exists() and any(state.iterdir()):
         raise StateError(
             f"{state} is there already: move it away first. As long as it can be read, it is newer than any "
             "backup"
         )
-    for left in state.parent.glob(f"{state.name}{RESTORING}*"):
-        shutil.rmtree(left, ignore_errors=True)
-    fresh = state.with_name(f"{state.name}{RESTORING}{os.getpid()}")
-    try:
+    make_private(state.parent)
+    with unfinished(state, RESTORING) as fresh:
         _copy_checked(backup, directory / STATE, fresh)
         if backup.running:
             _let_go_of_links(fresh)
         for path in sorted(fresh.rglob("*"), key=lambda each: len(each.parts), reverse=True):
             sync_directory(path) if path.is_dir() else sync_file(path)
         sync_directory(fresh)
-        with suppress(FileNotFoundError):
-            state.rmdir()
-        os.replace(fresh, state)  # noqa: PTH105
-    except BaseException:
-        shutil.rmtree(fresh, ignore_errors=True)
-        raise
+        finish(fresh, state)
     sync_directory(state.parent)
     return backup
 
@@ -248,7 +263,7 @@ def _let_go_of_links(state: Path) -> None:
     """After the backup the run has gone on writing to links and reading from them. The links know its batches
     by name, and the names come again with other events: so this one is not the writer, or the reader, any
     more, until nothing of the other waits in the link (see `link.ownership`)."""
-    with closing(sqlite3.connect(state / "ledger.db", isolation_level=None)) as db:
+    with closing(sqlite3.connect(state / LEDGER, isolation_level=None)) as db:
         db.execute("DELETE FROM tokens")
     for reader in (state / "intake").glob("*/reader"):
         write_whole(reader, b"restored")
