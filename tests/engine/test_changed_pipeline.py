@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
+from typer.testing import CliRunner
 
+from signoff.cli import app
 from signoff.engine.batch import BatchRunner
 from signoff.engine.compile import Delivery
 from signoff.engine.control import Control, GaveUp
@@ -21,9 +23,11 @@ from signoff.engine.departures import Departures
 from signoff.engine.gone import UNHEARD, Gone, give_up_handed, what_is_gone
 from signoff.engine.letters import LetterStore
 from signoff.engine.missing import Way, came_names
+from signoff.engine.replay_batch import new_replay, replay_name
 from signoff.engine.result import Kind, Result, from_table, pack_rows
 from signoff.engine.serving import SinkEntry
-from signoff.ledger import DeadLetters, Ledger
+from signoff.errors import StateError
+from signoff.ledger import DeadLetter, DeadLetters, Ledger, Outcome, RowOutcome, RowRef
 from signoff.ledger.explain import explain
 from signoff.ledger.outcome import BatchState, SinkState
 from signoff.ledger.sequences import to_bytes
@@ -300,10 +304,69 @@ def gone(graph: Graph) -> Gone:
 @pytest.mark.parametrize("path", [None, "./elsewhere"], ids=["removed", "another path"])
 def test_events_that_were_handed_on_over_a_link_that_is_gone_are_named(left: Any, path: str | None) -> None:
     sinks = {"table": ToySinkConfig()} if path is None else {"out": PipelineSinkConfig(path=path)}
-    found = gone(left(**sinks))
+    graph = left(**sinks)
+    if path is not None:  # as the first run with it has made it
+        LinkNotes(graph.base / path / "link.db").close()
+    found = gone(graph)
     assert found.as_dict() == {"out": {"handed_on": 3}}
     (sentence,) = found.sentences()
     assert 'sink "out" has handed on rows of 3 events' in sentence and "with the path it had" in sentence
+
+
+@pytest.mark.parametrize("name", ["out", "renamed"])
+def test_a_link_whose_disk_is_away_cannot_be_read_and_nothing_behind_it_is_given_up(
+    left: Any, name: str
+) -> None:
+    graph = left(**{name: PipelineSinkConfig(path="./here")})
+    (graph.base / "here").rename(graph.base / "away")
+    found = gone(graph)
+    assert found.handed == {} and f'link of sink "{name}" cannot be read' in found.unread
+    (sentence,) = found.sentences()
+    assert "is its disk mounted?" in sentence and "buffers drop" not in sentence
+    with Ledger(graph.state / "ledger.db") as ledger:
+        with pytest.raises(StateError, match="cannot be read"):
+            give_up_handed(graph, ledger, "out")
+        assert ledger.books("incoming").account(3).in_flight == 3
+    file = graph.base / "x.yaml"
+    file.write_text(
+        "name: x\nstate: ./state\nsources:\n  incoming: {type: files, path: in}\n"
+        f"sinks:\n  {name}: {{type: pipeline, input: incoming, path: ./here}}\n"
+    )
+    refused = CliRunner().invoke(app, ["buffers", "drop", str(file), "out", "--yes"])
+    assert isinstance(refused.exception, StateError) and "nothing is given up" in str(refused.exception)
+
+
+def test_letters_that_were_handed_on_over_a_link_that_is_gone_are_named_and_stored_again(left: Any) -> None:
+    graph = left(out=PipelineSinkConfig(path="./here"))
+    with Ledger(graph.state / "ledger.db") as ledger, DeadLetters(graph.state / "dead_letters.db") as letters:
+        ledger.open_batch("incoming", 3, 5, ["other"])
+        letters.add([DeadLetter(f"incoming/{n}", "incoming", "bad", b"{}") for n in (3, 4)])
+        dead = [RowOutcome(RowRef(n), "incoming", Outcome.DEAD_LETTERED, "bad") for n in (3, 4)]
+        ledger.record(
+            "incoming", 3, 5, delivered=BitMap64(), outcomes=dead, sinks={"other": SinkState(True)},
+            owed=BitMap64(),
+        )  # fmt: skip
+        notes = LinkNotes(graph.base / "here" / "link.db")
+        for number, sink in ((3, "out"), (4, "removed")):
+            letters.request_replay(asked := letters.get(f"incoming/{number}"))
+            batch = new_replay("incoming", asked)
+            letters.claim(asked, replay_name(batch))
+            letters.hand_on(asked, [sink], "")
+            if sink == "out":
+                notes.note(Handed("out", batch, 3, 4, BitMap64([3])))
+        notes.close()
+    assert gone(graph).as_dict() == {"removed": {"handed_on": 1}}
+    file = graph.base / "x.yaml"
+    file.write_text(
+        "name: x\nstate: ./state\nsources:\n  incoming: {type: files, path: in}\n"
+        "sinks:\n  out: {type: pipeline, input: incoming, path: ./here}\n"
+    )
+    given_up = CliRunner().invoke(app, ["buffers", "drop", str(file), "removed", "--yes"])
+    assert given_up.exit_code == 0 and "1 dead letters wait no more" in given_up.output
+    with DeadLetters(graph.state / "dead_letters.db") as letters:
+        assert [(x.sequence, x.status) for x in letters.list()] == [(3, "handed"), (4, "stored")]
+        assert letters.get("incoming/4")[0].reason == UNHEARD.format("removed")
+    assert gone(graph).as_dict() == {}
 
 
 @pytest.mark.parametrize("name", ["out", "renamed"])

@@ -248,6 +248,25 @@ def test_replay_waits_for_the_run_and_is_accounted_for(filled: Path, living_run:
     assert (account["delivered"], account["dead_lettered"]) == (5, 0)
 
 
+def test_replay_waits_for_what_it_was_asked_for_and_for_no_other_letter(
+    filled: Path, living_run: list[Outcome], letters: DeadLetters
+) -> None:
+    letters.add([DeadLetter("incoming/5", "table", "bad", b"{}")])
+    with letters._store.write() as db:  # the run must not see it in between
+        db.execute("UPDATE letters SET status = 'handed', handed = '[\"removed\"]' WHERE sequence = 5")
+    done: list[Result] = []
+    waits = threading.Thread(
+        target=lambda: done.append(run("dead-letters", "replay", filled, "incoming/1")), daemon=True
+    )
+    waits.start()
+    waits.join(30)
+    in_vain = waits.is_alive()
+    letters.withdraw(letters.get("incoming/5"), handed=True)
+    waits.join()
+    assert done[0].exit_code == 0 and letters.get("incoming/1")[0].status == "replayed"
+    assert not in_vain, "it waited for another letter"
+
+
 def test_replay_that_fails_again_says_why(filled: Path, living_run: list[Outcome]) -> None:
     living_run[0] = Outcome.DEAD_LETTERED
     result = run("dead-letters", "replay", filled, "incoming/1")

@@ -32,7 +32,8 @@ def command(file: PipelineFile, as_json: AsJson = False) -> None:
     report = replace(report, findings=(*report.findings, *mixed))
     if as_json:
         missing = {"gone": gone.as_dict()} if gone.as_dict() else {}
-        typer.echo(json.dumps(report.as_dict() | missing))
+        unread = {"unreadable_link": gone.unread} if gone.unread else {}
+        typer.echo(json.dumps(report.as_dict() | missing | unread))
     else:
         _print(report)
         for sentence in gone.sentences():

@@ -9,9 +9,10 @@ import typer
 
 from signoff.cli.reading import TEXT, AsJson, PipelineFile, load_for_reading, table
 from signoff.engine.buffers import Buffer, give_up, give_up_state, read_buffers, state_is_lost
-from signoff.engine.gone import give_up_handed, what_is_gone
+from signoff.engine.gone import give_up_handed, take_back_letters, what_is_gone
 from signoff.errors import StateError
 from signoff.ledger import DeadLetters, Ledger, RunLock
+from signoff.pipeline.graph import Graph
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -50,13 +51,7 @@ def drop(
     graph = load_for_reading(file)
     with RunLock(graph.state), Ledger(graph.state / "ledger.db") as ledger:
         found = read_buffers(graph, ledger)
-        with DeadLetters(graph.state / "dead_letters.db", readonly=True) as letters:
-            handed = what_is_gone(graph, ledger, letters).handed
-        if name not in found and name in handed:
-            if not yes:
-                typer.confirm(f"Wait no more for what becomes of {handed[name]} events?", abort=True)
-            number = give_up_handed(graph, ledger, name)
-            typer.echo(f"{number} events wait no more for the other pipeline; here they count as dropped")
+        if name not in found and _give_up_link(graph, ledger, name, yes):
             return
         if name not in found:
             raise typer.BadParameter(f'there is no buffer "{name}" (have: {", ".join(found) or "none"})')
@@ -70,6 +65,23 @@ def drop(
         if not yes:
             typer.confirm(f"Drop {found[name].waiting} rows?", abort=True)
         typer.echo(f"{give_up(graph, ledger, name)} rows dropped")
+
+
+def _give_up_link(graph: Graph, ledger: Ledger, name: str, yes: bool) -> bool:
+    """Whether there was something to wait no more for."""
+    with DeadLetters(graph.state / "dead_letters.db") as letters:
+        gone = what_is_gone(graph, ledger, letters)
+        if gone.unread:
+            raise StateError(f"{gone.unread}; nothing is given up")
+        if name not in gone.handed:
+            return False
+        if not yes:
+            typer.confirm(f"Wait no more for what becomes of {gone.handed[name]} events?", abort=True)
+        number = give_up_handed(graph, ledger, name)
+        typer.echo(f"{number} events wait no more for the other pipeline; here they count as dropped")
+        if again := take_back_letters(graph, ledger, letters, name):
+            typer.echo(f"{again} dead letters wait no more for it either, and are stored again")
+    return True
 
 
 def buffer_table(buffers: list[Buffer]) -> str:

@@ -28,7 +28,7 @@ def replay_letters(
     if RunLock(graph.state).held_by() is not None:
         letters.request_replay(chosen)
         if wait:
-            _await(graph, letters, len(chosen))
+            _await(graph, letters, chosen)
         return
     from signoff.catalog import default
     from signoff.engine.replay import replay_now
@@ -37,7 +37,7 @@ def replay_letters(
     whole = load(file, default())
     letters.request_replay(chosen)
     try:
-        with _watching(graph, len(chosen)):
+        with _watching(graph, chosen):
             replay_now(whole)
     except BaseException as error:
         if RunLock(graph.state).held_by() is None:
@@ -46,14 +46,15 @@ def replay_letters(
         if not isinstance(error, StateError):
             raise
         if wait:  # a run has begun meanwhile, and sees to them
-            _await(graph, letters, len(chosen))
+            _await(graph, letters, chosen)
 
 
-def _await(graph: Graph, letters: DeadLetters, asked: int) -> None:
-    """Wait until the run has resolved them, or is gone."""
+def _await(graph: Graph, letters: DeadLetters, chosen: list[DeadLetter]) -> None:
+    """Wait until the run has resolved them, or is gone. Others may wait for longer: for a pipeline that is
+    down."""
     lock = RunLock(graph.state)
-    with _Shown(asked, "waiting for the run") as shown:
-        while left := letters.waiting():
+    with _Shown(len(chosen), "waiting for the run") as shown:
+        while left := _left(letters, chosen):
             shown.left(left)
             if lock.held_by() is None:
                 typer.echo("the run has ended; what is left is replayed by the next one", err=True)
@@ -62,16 +63,25 @@ def _await(graph: Graph, letters: DeadLetters, asked: int) -> None:
         shown.left(0)
 
 
+def _left(letters: DeadLetters, chosen: list[DeadLetter]) -> int:
+    """How many of these are being replayed, or were handed on and are not settled yet."""
+    waiting = letters.keys(("replaying", "handed"))
+    return sum(letter.key in waiting for letter in chosen)
+
+
 @contextmanager
-def _watching(graph: Graph, asked: int) -> Iterator[None]:
+def _watching(graph: Graph, chosen: list[DeadLetter]) -> Iterator[None]:
     """Show how far a replay is that is done in this process."""
     over = threading.Event()
 
     def look() -> None:
-        with DeadLetters(graph.state / "dead_letters.db", readonly=True) as letters, _Shown(asked) as shown:
+        with (
+            DeadLetters(graph.state / "dead_letters.db", readonly=True) as letters,
+            _Shown(len(chosen)) as shown,
+        ):
             while not over.wait(_LOOK_S):
-                shown.left(letters.waiting())
-            shown.left(letters.waiting())
+                shown.left(_left(letters, chosen))
+            shown.left(_left(letters, chosen))
 
     watcher = threading.Thread(target=look, name="replay-progress", daemon=True)
     watcher.start()
@@ -108,7 +118,6 @@ class _Shown:
             self._bar.stop()
 
     def left(self, number: int) -> None:
-        # Others may have been asked for by somebody else: they wait as well.
         done = max(0, self._asked - number)
         if done == self._said:
             return

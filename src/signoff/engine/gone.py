@@ -16,13 +16,14 @@ from pyroaring import BitMap64
 from signoff.engine.division import all_joints, buffers_on_disk
 from signoff.engine.joints import buffer_place
 from signoff.engine.missing import owed_by_gone
-from signoff.errors import SignoffError
+from signoff.engine.replay_batch import replay_name
+from signoff.errors import SignoffError, StateError
 from signoff.ledger.batches import Answer
-from signoff.ledger.dead_letters import DeadLetters
+from signoff.ledger.dead_letters import DeadLetters, close_letters
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.letter import DeadLetter
-from signoff.ledger.outcome import BUFFER, BatchRange, Outcome, RowOutcome, RowRef, Wait
-from signoff.link.notes import LinkNotes
+from signoff.ledger.outcome import BUFFER, BatchRange, Outcome, Resolution, RowOutcome, RowRef, Wait
+from signoff.link.notes import Handed, LinkNotes
 from signoff.pipeline.graph import Graph
 from signoff.sinks.pipeline import PipelineSinkConfig
 
@@ -43,6 +44,8 @@ class Gone:
     handed: dict[str, int] = field(default_factory=dict)
     """By sink: events whose rows it has handed on over a link that is not in the pipeline, so that nobody
     hears what becomes of them."""
+    unread: str = ""
+    """Why it cannot be said whether any are: a link of the pipeline cannot be read."""
 
     def as_dict(self) -> dict[str, dict[str, int]]:
         """By node that is gone."""
@@ -71,7 +74,8 @@ class Gone:
             "drop them (signoff dead-letters)"
             for name, number in self.letters.items()
         ]
-        return owed + handed + letters
+        unread = [f"{self.unread}; nobody can say what waits behind it"] if self.unread else []
+        return owed + handed + letters + unread
 
 
 def what_is_gone(graph: Graph, ledger: Ledger, letters: DeadLetters) -> Gone:
@@ -85,7 +89,10 @@ def what_is_gone(graph: Graph, ledger: Ledger, letters: DeadLetters) -> Gone:
         if (missing := missing_node(names, source, stage)) is not None:
             stuck[missing] += number
     rows = {name: number for name, number in found.items() if number}
-    return Gone(rows, dict(stuck), _not_heard_of(graph, names, ledger))
+    try:
+        return Gone(rows, dict(stuck), _not_heard_of(graph, names, ledger, letters))
+    except SignoffError as error:
+        return Gone(rows, dict(stuck), unread=str(error))
 
 
 def give_up_handed(graph: Graph, ledger: Ledger, sink: str) -> int:
@@ -93,6 +100,7 @@ def give_up_handed(graph: Graph, ledger: Ledger, sink: str) -> int:
     dropped here, with the reason, whatever the other pipeline does with it.
 
     Only while no run is alive. Returns how many events that settles or leaves to others; may be repeated.
+    Raises SignoffError where a link cannot be read.
     """
     given_up = 0
     reason = UNHEARD.format(sink)
@@ -106,15 +114,39 @@ def give_up_handed(graph: Graph, ledger: Ledger, sink: str) -> int:
     return given_up
 
 
-def _not_heard_of(graph: Graph, names: Collection[str], ledger: Ledger) -> dict[str, int]:
-    """By sink: the events that wait for an answer over a link that the pipeline does not have."""
+def take_back_letters(graph: Graph, ledger: Ledger, letters: DeadLetters, sink: str) -> int:
+    """Store letters again whose replayed rows were handed on over such a link; returns how many."""
+    found = [letter for name, letter in _unheard_letters(graph, letters) if name == sink]
+    reason = UNHEARD.format(sink)
+    close_letters(ledger, letters, [Resolution(*x.key, Outcome.DEAD_LETTERED, reason) for x in found])
+    return len(found)
+
+
+def _not_heard_of(
+    graph: Graph, names: Collection[str], ledger: Ledger, letters: DeadLetters
+) -> dict[str, int]:
+    """By sink: the events that wait for an answer over a link that the pipeline does not have, and letters
+    of such. Raises SignoffError where a link cannot be read."""
     found: Counter[str] = Counter()
-    try:
-        for sink, _, origins in _unheard(graph, names, ledger):
-            found[sink] += len(origins)
-    except SignoffError:  # what a link holds cannot be read now: nothing is said of any
-        return {}
+    for sink, _, origins in _unheard(graph, names, ledger):
+        found[sink] += len(origins)
+    for sink, _ in _unheard_letters(graph, letters):
+        found[sink] += 1
     return {sink: number for sink, number in found.items() if number}
+
+
+def _unheard_letters(graph: Graph, letters: DeadLetters) -> Iterator[tuple[str, DeadLetter]]:
+    """Letters whose replayed rows are behind such a link, by sink. Raises SignoffError as `_unheard`."""
+    handed = list(letters.each(statuses=("handed",), brief=True))
+    waiting = [(sink, x) for x in handed for sink in x.handed if _may_be_gone(graph, sink)]
+    if not waiting:
+        return
+    noted = {(x.sink, x.batch.source, replay_name(x.batch)) for x in _noted(graph) if x.batch.replay}
+    for sink, letter in waiting:
+        if (sink, letter.source, letter.batch) in noted:
+            continue
+        if any(now.status == "handed" for now in letters.get(*letter.key)):  # not answered meanwhile
+            yield sink, letter
 
 
 def _unheard(
@@ -124,8 +156,7 @@ def _unheard(
     suspects = [
         (source, sink)
         for source, sink in ledger.owing()
-        if source in names and "." not in sink and Wait.parse(sink) is None
-        if sink not in graph.nodes or isinstance(graph.nodes[sink].config, PipelineSinkConfig)
+        if source in names and "." not in sink and Wait.parse(sink) is None and _may_be_gone(graph, sink)
     ]
     waiting = [
         (sink, batch.ref)
@@ -133,25 +164,37 @@ def _unheard(
         for batch in ledger.open_batches(source)
         if sink in batch.sinks and batch.sinks[sink].handed
     ]
-    noted = _noted(graph) if waiting else set()
+    noted = {(x.sink, BatchRange(x.batch.source, x.batch.start, x.batch.end))
+             for x in (_noted(graph) if waiting else ())}  # fmt: skip
     for sink, ref in waiting:
         known = ledger.batch(ref.source, ref.start, ref.end)  # it may have been answered meanwhile
         if (sink, ref) not in noted and known is not None and sink in known.sinks:
             yield sink, ref, known.owed & (known.sinks[sink].handed or BitMap64())
 
 
-def _noted(graph: Graph) -> set[tuple[str, BatchRange]]:
-    """What the links of a pipeline hold: by the sink's name when it was handed on, and the batch."""
+def _may_be_gone(graph: Graph, sink: str) -> bool:
+    """Whether a sink may have handed rows on over a link that the pipeline does not have."""
+    return sink not in graph.nodes or isinstance(graph.nodes[sink].config, PipelineSinkConfig)
+
+
+def _noted(graph: Graph) -> list[Handed]:
+    """What the links of a pipeline hold. Raises SignoffError if one cannot be read, or is not there: its disk
+    may not be mounted, and then it holds more than nothing."""
     paths = [buffer_place(graph, name + BUFFER).database for name in buffers_on_disk(graph)]
-    configs = (node.config for node in graph.sinks.values())
-    paths += [c.place(graph.base).database for c in configs if isinstance(c, PipelineSinkConfig)]
-    found = set()
+    for name, node in graph.sinks.items():
+        if isinstance(node.config, PipelineSinkConfig):
+            path = node.config.place(graph.base).database
+            if not path.exists():
+                raise StateError(
+                    f'the link of sink "{name}" cannot be read: there is no {path}; is its disk mounted? '
+                    "A run makes the link if it is a new one"
+                )
+            paths.append(path)
+    found: list[Handed] = []
     for path in paths:
         notes = LinkNotes(path, readonly=True)
         try:
-            for handed in notes.each():
-                batch = handed.batch
-                found.add((handed.sink, BatchRange(batch.source, batch.start, batch.end)))
+            found += notes.each()
         finally:
             notes.close()
     return found

@@ -162,10 +162,6 @@ class DeadLetters:
             (number,) = db.execute(f"SELECT count(*) FROM letters WHERE {where}", values).fetchone()
         return int(number)
 
-    def waiting(self) -> int:
-        """How many are being replayed, or were handed on and are not settled yet."""
-        return self.count(statuses=("replaying", "handed"))
-
     def counts(self, statuses: Sequence[Status] = OPEN) -> dict[tuple[str, str], int]:
         """Number of letters by (stage, reason), the most frequent first."""
         where, values = LetterFilter().where(statuses)
