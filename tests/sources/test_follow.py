@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -247,3 +251,85 @@ def test_a_followed_file_is_drained_when_its_lines_are_settled(tmp_path: Path, p
 def test_what_cannot_be_followed_is_refused(fields: dict[str, str]) -> None:
     with pytest.raises(ValidationError, match="follow"):
         FilesConfig.model_validate({"path": "in/*", "follow": True, **fields})
+
+
+def no_room(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "no room to note files")
+
+
+@pytest.mark.parametrize("when", ["note", "add", "logged"])
+def test_lines_that_there_was_no_room_to_note_are_handed_out_later(
+    tmp_path: Path, path: Path, when: str
+) -> None:
+    write(path, "one\ntwo\n")
+    source = opened(tmp_path)
+    batches: list[pa.RecordBatch] = []
+    with pytest.MonkeyPatch.context() as disk:
+        disk.setattr(source._notes, when, no_room)  # type: ignore[attr-defined]
+        for _ in range(3):
+            with contextlib.suppress(OSError):
+                batches += drain(source, patience=1)
+            log(source, batches)  # it has room of its own: this must not fail
+            source._look_at = 0.0  # type: ignore[attr-defined]
+    write(path, "three\n")
+    batches += drain(source)
+    source.close()
+    assert payloads(batches) == [b"one", b"two", b"three"]
+    source = opened(tmp_path, resume_after(batches))
+    assert take(source) == []
+    source.close()
+
+
+def test_a_truncation_that_there_was_no_room_to_note_is_noted_later(tmp_path: Path, path: Path) -> None:
+    source = opened(tmp_path)
+    write(path, "one\nbegun")
+    assert take(source) == [b"one"]
+    os.truncate(path, 0)
+    with pytest.MonkeyPatch.context() as disk, contextlib.suppress(OSError):
+        disk.setattr(source._notes, "forget", no_room)  # type: ignore[attr-defined]
+        drain(source)
+    write(path, "new\n")
+    assert take(source) == [b"begun", b"new"]
+    source.close()
+
+
+def test_files_of_two_file_systems_are_not_taken_for_one(
+    tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have the same inode, as on two new file systems."""
+    for name in ("a.log", "b.log"):
+        write(path.with_name(name), f"of {name}\n")
+
+    def elsewhere(real: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+        def stat(*args: Any, **options: Any) -> os.stat_result:
+            found = real(*args, **options)
+            times = {"st_mtime_ns": found.st_mtime_ns, "st_ctime_ns": found.st_ctime_ns}
+            return os.stat_result((found.st_mode, 7, found.st_ino, *tuple(found)[3:]), times)
+
+        return stat
+
+    source = opened(tmp_path, path="logs/*.log")
+    with monkeypatch.context() as mounted:
+        mounted.setattr(os, "stat", elsewhere(os.stat))
+        mounted.setattr(os, "fstat", elsewhere(os.fstat))
+        assert sorted(take(source)) == [b"of a.log", b"of b.log"]
+        assert take(source) == []
+    source.close()
+
+
+def test_lines_that_were_read_and_wait_when_the_file_is_truncated_are_events(
+    tmp_path: Path, path: Path
+) -> None:
+    write(path, "".join(f"{n}\n" for n in range(5000)) + "last")
+    source = opened(tmp_path)
+    batch = source.receive(100, 1)
+    assert batch is not None
+    os.truncate(path, 0)
+    source._look_at = 0.0  # type: ignore[attr-defined]
+    rest = drain(source)
+    assert max(map(len, rest)) <= 1000
+    assert payloads([batch, *rest]) == [b"%d" % n for n in range(5000)] + [b"last"]
+    write(path, "new\n")
+    assert take(source) == [b"new"]
+    assert not source._cut  # type: ignore[attr-defined]
+    source.close()

@@ -18,7 +18,7 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +51,7 @@ class FollowRules:
     file_header: bool
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _File:
     """A followed file that is open."""
 
@@ -74,8 +74,10 @@ class FollowSource(Source):
         self._next_sequence = self._durable = 0
         self._last: Place | None = None
         """Of the file of the last event, if that place is not durable."""
-        self._hand_over: list[tuple[_File, Piece]] = []
-        """Last lines of files that were truncated."""
+        self._ready: list[tuple[_File, Piece]] = []
+        """Lines to be handed out next. They wait here while there is no room to note their places."""
+        self._cut: list[_File] = []
+        """Files that were truncated, with lines that were read before."""
         self._owed = BitMap64()
         self._look_at = 0.0
         self._unreadable: dict[str, str] = {}
@@ -102,11 +104,12 @@ class FollowSource(Source):
     def receive(self, max_events: int, timeout_s: float) -> pa.RecordBatch | None:
         deadline = time.monotonic() + timeout_s
         while True:
-            if time.monotonic() >= self._look_at:
-                self._look()
-            batch = self._gather(max_events)
-            if batch is not None:
-                return batch
+            if not self._ready:
+                if time.monotonic() >= self._look_at:
+                    self._look()
+                self._gather(max_events)
+            if self._ready:
+                return self._hand_out()
             if self._once:
                 if self._unreadable:
                     raise SourceError("; ".join(self._unreadable.values()))
@@ -120,7 +123,8 @@ class FollowSource(Source):
     def logged(self, first_sequence: int, count: int) -> None:
         self._durable = first_sequence + count
         self._owed.add_range(first_sequence, self._durable)
-        self._notes.logged(self._durable)
+        with suppress(OSError):  # no room to tidy up: the next call does all of it
+            self._notes.logged(self._durable)
 
     def settle(self, settlement: Settlement) -> None:
         """A file that is followed is only read: there is nobody to be told."""
@@ -133,39 +137,42 @@ class FollowSource(Source):
         return next(iter(self._unreadable.values()), "")
 
     def close(self) -> None:
-        for file in self._files:
+        for file in [*self._files, *self._cut]:
             file.tail.close()
-        self._files = []
+        self._files, self._cut = [], []
         if hasattr(self, "_notes"):
             self._notes.close()
 
     # Reading
 
-    def _gather(self, max_events: int) -> pa.RecordBatch | None:
-        """Lines of as many files as it takes to fill a batch; of rotated files first."""
-        pieces, self._hand_over = self._hand_over, []
+    def _gather(self, max_events: int) -> None:
+        """Lines of as many files as it takes to fill a batch; of truncated files first, then of rotated."""
         count = size = 0
         self._files.sort(key=lambda file: not file.rotated)  # stable
-        for file in list(self._files):
+        for file in [*self._cut, *self._files]:
             while count < max_events and size < BATCH_BYTES:
                 piece = self._read(file, max_events - count)
                 if piece is None:
                     break
-                pieces.append((file, piece))
+                self._ready.append((file, piece))
                 count, size = count + len(piece), size + piece.payload.nbytes
-        if not pieces:
-            return None
-        busy = pieces[-1][0]
-        self._files.sort(key=lambda file: file is busy)  # the next batch begins with another file
-        return self._hand_out(pieces)
+        if self._ready:
+            busy = self._ready[-1][0]
+            self._files.sort(key=lambda file: file is busy)  # the next batch begins with another file
 
     def _read(self, file: _File, max_events: int) -> Piece | None:
         try:
+            if file in self._cut:
+                piece = file.tail.finish(max_events)
+                if piece is None:
+                    file.tail.close()
+                    self._cut.remove(file)
+                return piece
             piece = file.tail.read(max_events)
             if piece is not None:
                 file.quiet_from = time.monotonic()
             if piece is None and file.rotated and not file.tail.ended and self._is_over(file):
-                piece = file.tail.finish()
+                piece = file.tail.finish(max_events)
         except OSError as error:
             raise SourceError(
                 f"cannot read {self._shown(file)}: {error.strerror or error}; it goes on from here"
@@ -176,15 +183,15 @@ class FollowSource(Source):
         """Whether nobody writes to a rotated file any more."""
         return self._once or time.monotonic() - file.quiet_from >= self._rules.rotate_wait_ms / 1000
 
-    def _hand_out(self, pieces: list[tuple[_File, Piece]]) -> pa.RecordBatch:
-        """Note the places first, durably those that the log's last event will not tell."""
+    def _hand_out(self) -> pa.RecordBatch:
+        """Note the places first, durably those that the log's last event will not tell. If there is no room
+        for that, nothing has changed, and the next call does it again."""
         places: dict[int, Place] = {} if self._last is None else {self._last.unit: self._last}
-        batches = []
-        for file, piece in pieces:
-            self._next_sequence += len(piece)
-            file.handed = self._next_sequence
+        batches, sequence = [], self._next_sequence
+        for file, piece in self._ready:
+            sequence += len(piece)
             position = int(piece.positions[-1])
-            last = Place(file.known.unit, self._next_sequence, position, file.tail.tail())
+            last = Place(file.known.unit, sequence, position, file.tail.tail())
             places.pop(last.unit, None)  # it comes last now
             places[last.unit] = last
             headers = {"file": self._shown(file)} if self._rules.file_header else None
@@ -192,6 +199,10 @@ class FollowSource(Source):
             batches.append(event_batch(piece, unit=unit, headers=headers))
         self._notes.note(places.values(), durably=len(places) > 1)
         self._last = list(places.values())[-1]
+        for file, piece in self._ready:
+            self._next_sequence += len(piece)
+            file.handed = self._next_sequence
+        self._ready = []
         return pa.concat_batches(batches) if len(batches) > 1 else batches[0]
 
     # Looking
@@ -200,14 +211,14 @@ class FollowSource(Source):
         """Which files are there, under which names, and whether they are still what they were."""
         self._look_at = time.monotonic() + self._rules.poll_ms / 1000
         self._unreadable = {}
-        there: dict[int, tuple[int, str]] = {}
+        there: dict[tuple[int, int], tuple[int, str]] = {}
         for path in self._places.find():
             with suppress(OSError):
                 status = os.stat(path)  # noqa: PTH116
                 if stat.S_ISREG(status.st_mode) and not self._is_skipped(path):
-                    there.setdefault(status.st_ino, (status.st_mtime_ns, path))
+                    there.setdefault((status.st_dev, status.st_ino), (status.st_mtime_ns, path))
         for file in list(self._files):
-            self._follow_one(file, there.pop(file.tail.inode, (0, None))[1])
+            self._follow_one(file, there.pop(file.tail.key, (0, None))[1])
         for _, path in sorted(there.values()):
             self._begin(path)
 
@@ -229,22 +240,19 @@ class FollowSource(Source):
         elif known.head_bytes < HEAD_BYTES:
             head, size = file.tail.head()
             if size > known.head_bytes:
+                self._notes.change(replace(known, head=head, head_bytes=size))
                 known.head, known.head_bytes = head, size
-                self._notes.change(known)
 
     def _restart(self, file: _File, path: str | None) -> None:
         """The file was truncated: what it holds now is new."""
+        self._notes.forget(file.known.unit)
         logger.warning(
             "%s was truncated after %d bytes of it were read; reading begins anew. Lines that were written "
             "after the last look and before the truncation were not seen",
             self._shown(file), file.tail.position,
         )  # fmt: skip
-        rest = file.tail.finish()
-        file.tail.close()
         self._files.remove(file)
-        if rest is not None:
-            self._hand_over.append((file, rest))
-        self._notes.forget(file.known.unit)
+        self._cut.append(file)
         if path is not None:
             self._begin(path)
 
@@ -259,7 +267,11 @@ class FollowSource(Source):
             return
         head, size = tail.head()
         name = path.removeprefix(self._prefix)
-        tail.unit = self._notes.add(name, tail.inode, head, size)
+        try:
+            tail.unit = self._notes.add(name, tail.inode, head, size)
+        except OSError:
+            tail.close()
+            raise
         self._files.append(_File(Followed(tail.unit, name, tail.inode, head, size), tail))
 
     def _pass_over(self, path: str, error: OSError) -> None:
@@ -269,9 +281,9 @@ class FollowSource(Source):
         self._unreadable[path] = reason
 
     def _let_go(self, file: _File) -> None:
+        self._notes.forget(file.known.unit)
         file.tail.close()
         self._files.remove(file)
-        self._notes.forget(file.known.unit)
 
     def _is_skipped(self, path: str) -> bool:
         """A compressed file is one that was followed before it was compressed."""

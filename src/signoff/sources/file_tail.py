@@ -34,6 +34,8 @@ class Tail:
             os.close(self._descriptor)
             raise FileNotFoundError(f"{path} is no regular file")
         self.unit, self.inode = unit, status.st_ino
+        self.key = status.st_dev, status.st_ino
+        """No other file that is there has this; inodes alone are those of one file system."""
         self.position = self._offset = position
         self._max_line_bytes = max_line_bytes
         self._lines = LineSplitter(max_line_bytes, position)
@@ -58,14 +60,18 @@ class Tail:
             lines = self._lines.take(max_lines)
         return self._given(lines)
 
-    def finish(self) -> Piece | None:
-        """The file has ended: what is left without a newline is its last line."""
-        if self.ended:
-            return None
-        self.ended = True
-        self._lines.finish()
-        lines = self._lines.take(1)
-        return self._given(lines) if lines is not None and len(lines) else None
+    def finish(self, max_lines: int) -> Piece | None:
+        """The file has ended: the lines that were read of it, and what is left without a newline as its last
+        one; None when all of them were handed out."""
+        while True:
+            lines = self._lines.take(max_lines)
+            if lines is not None and len(lines):
+                return self._given(lines)
+            if lines is None:
+                if self.ended:
+                    return None
+                self.ended = True
+                self._lines.finish()
 
     def truncated(self) -> bool:
         """Whether what was read is no longer there. Cheap while the file does not change."""
