@@ -21,7 +21,7 @@ from pyroaring import BitMap64
 
 from signoff.clock import ClockWatch
 from signoff.errors import SourceError
-from signoff.sources import file_content, file_moves, file_settling
+from signoff.sources import file_content, file_moves, file_settling, files
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source
 from signoff.sources.file_csv import CsvReader
 from signoff.sources.file_packed import Damaged, Unpacked
@@ -165,9 +165,13 @@ def write(path: Path, rows: list[dict[str, str]]) -> None:
     ("name", "content"),
     [
         ("a.parquet", b"not parquet"),
-        ("a.jsonl.gz", gzip.compress(random.Random(1).randbytes(5000))[:-900]),
+        ("a.jsonl.gz", gzip.compress(random.Random(1).randbytes(5000), mtime=0)[:-900]),
         ("a.jsonl.bz2", bz2.compress(random.Random(1).randbytes(5000))[:-900]),
         ("a.jsonl.bz2", b"not bzip2"),
+        ("a.jsonl.bz2", bz2.compress(b"one\n") + b"BZh\x79" + bz2.compress(b"two\n")[4:]),
+        ("a.jsonl.bz2", bz2.compress(b"one\n") + b"two\nthree\n"),
+        ("a.jsonl.gz", gzip.compress(b"one\n", mtime=0) + b"two\nthree\n"),
+        ("a.jsonl.zst", pa.Codec("zstd").compress(b"one\n", asbytes=True) + b"two\nthree\n"),
         ("a.jsonl.zst", pa.Codec("zstd").compress(random.Random(1).randbytes(5000), asbytes=True)[:-900]),
         ("a.csv.zst", b"not zstd"),
         ("a.csv", b"a,a\n1,2\n"),
@@ -253,6 +257,65 @@ def test_a_refusal_is_remembered_across_a_restart(tmp_path: Path, folder: Path) 
     source.settle(acknowledged(0, 1))  # after long the ledger no longer tells why
     assert (folder / "a.jsonl").exists()
     assert source.drained()
+    source.close()
+
+
+def test_a_refusal_that_there_was_no_room_to_note_is_noted_when_it_is_told_again(
+    tmp_path: Path, folder: Path
+) -> None:
+    (folder / "a.jsonl").write_text("1\n2\n")
+    source = opened(tmp_path, on_acknowledge="delete")
+    batches = drain(source)
+    log(source, batches)
+    refused = Settlement(BitMap64(), {0: "no"})
+    with pytest.MonkeyPatch.context() as disk:
+        disk.setattr(source._registry, "save", no_room)  # type: ignore[attr-defined]
+        with pytest.raises(OSError, match="no room"):
+            source.settle(refused)
+    source.settle(refused)
+    source.close()
+    source = opened(tmp_path, resume_after(batches), on_acknowledge="delete")
+    source.settle(acknowledged(0, 1))
+    assert (folder / "a.jsonl").exists()
+    source.close()
+
+
+def no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "no room to note files")
+
+
+@pytest.mark.parametrize("when", ["add", "forget"])
+def test_what_was_read_when_there_was_no_room_for_the_next_files_is_handed_out(
+    tmp_path: Path, folder: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four files two are registered at a time; the third is gone when it comes to it."""
+    monkeypatch.setattr(files, "REGISTERED", 2 if when == "add" else 4)
+    for number in range(4):
+        (folder / str(number)).write_text(f"{number}\n")
+        os.utime(folder / str(number), (1000 + number, 1000 + number))
+    source = opened(tmp_path, once=False, on_acknowledge="delete")
+    while not source._looked:  # type: ignore[attr-defined]
+        source._look(time.monotonic())  # type: ignore[attr-defined]
+    expected = [b"0", b"1", b"2", b"3"]
+    if when == "forget":
+        (folder / "2").unlink()
+        expected.remove(b"2")
+    else:
+        source._waiting.extend(  # type: ignore[attr-defined]
+            source._registry.add([source._found.popleft() for _ in range(2)])  # type: ignore[attr-defined]
+        )
+    with monkeypatch.context() as disk:
+        disk.setattr(source._registry, when, no_room)  # type: ignore[attr-defined]
+        first = source.receive(1000, 60)
+        assert first is not None and payloads([first]) == [b"0", b"1"]
+        with pytest.raises(OSError, match="no room"):
+            source.receive(1000, 60)
+    batches = [first, *drain(source)]
+    assert payloads(batches) == expected
+    log(source, batches)
+    source.settle(acknowledged(0, 1))
+    left = ["3"] if when == "forget" else ["2", "3"]
+    assert sorted(path.name for path in folder.iterdir()) == left, "numbers are those of the log"
     source.close()
 
 

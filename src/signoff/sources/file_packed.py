@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 SKIPPED_BYTES = 1024**2
+CHUNK_BYTES = 64 * 1024
 PACKED = (".gz", ".bz2", ".zst", ".zstd")
 
 
@@ -26,7 +27,7 @@ class Damaged(Exception):
 
 def is_packed(name: str | PurePath) -> bool:
     """Whether the suffix says that the file is compressed."""
-    return PurePath(name).suffix in PACKED
+    return PurePath(name).suffix.lower() in PACKED
 
 
 def without_packing(name: PurePath) -> PurePath:
@@ -38,7 +39,7 @@ class Unpacked(io.RawIOBase):
     """What is in a compressed file."""
 
     def __init__(self, stream: BinaryIO, suffix: str) -> None:
-        self._inner = _opened(stream, suffix)
+        self._inner = _opened(stream, suffix.lower())
         self._offset = 0
         self._damaged: str | None = None
 
@@ -80,9 +81,36 @@ class Unpacked(io.RawIOBase):
         super().close()
 
 
+class _Bzip2:
+    """Streams one after the other. The standard library takes whatever follows the first one and is no
+    stream for the end of the file: lines behind it, or a stream with a damaged header, would be gone."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._unpacker = bz2.BZ2Decompressor()
+
+    def read(self, size: int) -> bytes:
+        data = b""
+        while not data:
+            if self._unpacker.eof:
+                packed = self._unpacker.unused_data or self._stream.read(CHUNK_BYTES)
+                if not packed:
+                    break
+                self._unpacker = bz2.BZ2Decompressor()
+            else:
+                packed = self._stream.read(CHUNK_BYTES) if self._unpacker.needs_input else b""
+                if not packed and self._unpacker.needs_input:
+                    raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+            data = self._unpacker.decompress(packed, size)
+        return data
+
+    def close(self) -> None:
+        self._stream.close()
+
+
 def _opened(stream: BinaryIO, suffix: str) -> Any:
     if suffix == ".gz":
         return gzip.GzipFile(fileobj=stream, mode="rb")
     if suffix == ".bz2":
-        return bz2.BZ2File(stream)
+        return _Bzip2(stream)
     return pa.CompressedInputStream(pa.PythonFile(stream, "r"), "zstd")

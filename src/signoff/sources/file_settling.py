@@ -206,10 +206,10 @@ class PutAway:
             self._note_at, self.trouble = 0.0, ""
         self._touched.clear()
         done = [*self._kept, *self._gone]
+        if self._kept or self._inherited:  # first: a refusal goes over to the grown file before its row goes
+            self._registry.save([*self._kept, *self._inherited])
         if self._gone:
             self._registry.forget(self._gone)
-        if self._kept or self._inherited:
-            self._registry.save([*self._kept, *self._inherited])
         self._kept, self._gone, self._inherited = [], [], []
         self._syncing_s = min(LONGEST_S, time.monotonic() - began)
         return done

@@ -16,7 +16,8 @@ import logging
 import os
 import time
 from collections import OrderedDict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
@@ -279,9 +280,9 @@ class FilesSource(Source):
         refused = BitMap64([*settlement.refused, *settlement.expired])
         if refused:
             hit = [file for file in self._open.touched(refused) if not file.refused]
-            for file in hit:
+            self._registry.save([replace(file, refused=True) for file in hit])
+            for file in hit:  # not before: what could not be noted is told again
                 file.refused = True
-            self._registry.save(hit)
         self._open.settle(settlement.acknowledged | refused)
         self._finish([])
 
@@ -307,7 +308,14 @@ class FilesSource(Source):
         """Events of as many files as it takes to fill a batch."""
         batches: list[pa.RecordBatch] = []
         count = size = 0
-        while count < max_events and size < BATCH_BYTES and (self._current or self._begin_next()):
+        while count < max_events and size < BATCH_BYTES:
+            try:
+                if not self._current and not self._begin_next():
+                    break
+            except OSError:
+                if batches:  # they are counted: the next call tries, and fails, again
+                    break
+                raise
             if self._opening is not None:
                 self._compare()
             else:
@@ -347,17 +355,22 @@ class FilesSource(Source):
     def _begin_next(self) -> bool:
         while self._waiting or self._found:
             if not self._waiting:
-                some = [self._found.popleft() for _ in range(min(REGISTERED, len(self._found)))]
-                self._waiting.extend(self._registry.add(some))
-            file = self._waiting.popleft()
+                some = list(islice(self._found, REGISTERED))
+                self._waiting.extend(self._registry.add(some))  # first: it raises if there is no room
+                for _ in some:
+                    self._found.popleft()
+            file = self._waiting[0]
             try:
                 content = ContentFile(self._base / file.path)
             except FileNotFoundError:
                 self._registry.forget([file])  # gone before it was read
+                self._waiting.popleft()
                 continue
             except OSError as error:
                 self._pass_over(file, error)
+                self._waiting.popleft()
                 continue
+            self._waiting.popleft()
             self._unreadable.pop(file.path, None)
             file.first_seq = self._next_sequence
             file.looks(content.opened)
@@ -483,7 +496,7 @@ class FilesSource(Source):
 
     def _shape(self, name: str) -> Shape:
         config, path = self._config, without_packing(PurePath(name))
-        form: Format = SUFFIXES.get(path.suffix, "text") if config.format == "auto" else config.format
+        form: Format = SUFFIXES.get(path.suffix.lower(), "text") if config.format == "auto" else config.format
         escape = None if config.escape == config.quote else config.escape
         return Shape(form, config.max_event_bytes, config.delimiter, config.header, config.quote, escape)
 
