@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from signoff.cli import app
 from signoff.errors import StateError
 from signoff.ledger import DeadLetter, DeadLetters, Ledger, Outcome, Resolution, RowRef, RunLock, SinkState
 from signoff.ledger.dead_letters import close_letters
+from signoff.ledger.interrupted_drops import dropping, put_back
 from signoff.log import LogWriter
 from signoff.pipeline.model import LogSettings
 from signoff.sources.contract import EVENT_SCHEMA
@@ -265,6 +267,31 @@ def test_replay_waits_for_what_it_was_asked_for_and_for_no_other_letter(
     waits.join()
     assert done[0].exit_code == 0 and letters.get("incoming/1")[0].status == "replayed"
     assert not in_vain, "it waited for another letter"
+
+
+@pytest.mark.parametrize("alive", [False, True], ids=["killed", "at work"])
+def test_a_letter_that_an_interrupted_drop_has_left_is_replayed_and_one_being_dropped_is_not(
+    filled: Path, living_run: list[Outcome], letters: DeadLetters, alive: bool
+) -> None:
+    with dropping(letters.path) if alive else nullcontext():
+        letters.begin_drop(letters.list())
+        result = run("dead-letters", "replay", filled, "--all", "--json")
+    (said,) = json.loads(result.stdout)["letters"]
+    assert (said["outcome"], said["reason"]) == (
+        ("not_replayable", "it is being dropped") if alive else ("delivered", "")
+    )
+    assert result.exit_code == alive
+    assert letters.get("incoming/1")[0].status == ("dropping" if alive else "replayed")
+
+
+def test_a_letter_whose_drop_is_accounted_for_is_not_stored_again(
+    filled: Path, ledger: Ledger, letters: DeadLetters
+) -> None:
+    letters.begin_drop(found := letters.list())
+    ledger.resolve([Resolution(*found[0].key, Outcome.DROPPED)])  # killed here
+    assert put_back(ledger, letters) == 0 and letters.list()[0].status == "dropping"
+    assert run("dead-letters", "drop", filled, "--all").exit_code == 0
+    assert not letters.list()
 
 
 def test_replay_that_fails_again_says_why(filled: Path, living_run: list[Outcome]) -> None:

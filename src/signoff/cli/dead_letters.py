@@ -28,11 +28,12 @@ from signoff.cli.letter_options import (
 )
 from signoff.cli.letter_text import as_dict, edited, payload_of, short
 from signoff.cli.reading import AsJson, PipelineFile, load_for_reading, table, when
-from signoff.cli.replayed import IN_VAIN, end_of, print_counts, report
+from signoff.cli.replayed import BEING_DROPPED, IN_VAIN, end_of, print_counts, report
 from signoff.cli.replaying import replay_letters
 from signoff.durable import whole_file
 from signoff.engine.gone import obstacle, stage_names
 from signoff.ledger import DeadLetter, DeadLetters, Ledger, RunLock, drop_letters
+from signoff.ledger.interrupted_drops import put_back
 from signoff.ledger.letter import OPEN, Status
 from signoff.ledger.resubmission import resubmit as put_in_its_place
 from signoff.ledger.resubmission import why_not
@@ -188,6 +189,8 @@ def replay(
     asked = _some(choice(event_ids, stage, source, reason, matching, since, until, where), all_letters)
     graph = load_for_reading(file)
     with DeadLetters(graph.state / "dead_letters.db", readonly=not graph.state.exists()) as letters:
+        with Ledger(graph.state / "ledger.db", readonly=True) as ledger:
+            put_back(ledger, letters)
         _replay_and_report(file, graph, letters, _open(graph, letters, asked), wait, as_json)
 
 
@@ -287,6 +290,7 @@ def _replay_and_report(
 ) -> None:
     names, cut = stage_names(graph), letters.cut_rows()
     unfit = {letter.key: why for letter in chosen if (why := obstacle(names, letter, cut))}
+    unfit |= {letter.key: BEING_DROPPED for letter in chosen if letter.status == "dropping"}
     if fit := [letter for letter in chosen if letter.key not in unfit]:
         replay_letters(file, graph, letters, fit, wait)
     ends = [end_of(letters, letter, unfit.get(letter.key, "")) for letter in chosen]

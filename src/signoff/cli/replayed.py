@@ -25,6 +25,7 @@ class End:
     reason: str
 
 
+BEING_DROPPED = "it is being dropped"
 IN_VAIN = frozenset({"failed_again", "failed_later", "not_replayable"})
 
 
@@ -42,6 +43,8 @@ def end_of(letters: DeadLetters, letter: DeadLetter, unfit: str) -> End:
         return End(*letter.key, "waiting", f"handed on to {where}, where it is not settled yet")
     if known.status == "dropped":
         return End(*letter.key, "dropped", "by hand, meanwhile")
+    if known.status == "dropping":
+        return End(*letter.key, "not_replayable", BEING_DROPPED)
     if known.status != "replayed":
         return End(*letter.key, "failed_again", known.reason)
     for outcome, begins in (("failed_later", MOVED), ("dropped", DROPPED)):

@@ -46,7 +46,7 @@ LEDGER = "ledger.db"
 FORMAT = 1
 PARTIAL = ".partial-"
 RESTORING = ".restoring-"
-_LEFT_OUT = frozenset({"lock", "engine.lock", "engine.json", "spark.log"})
+_LEFT_OUT = frozenset({"lock", "engine.lock", "dead_letters.lock", "engine.json", "spark.log"})
 """Of the run that is alive, or for people."""
 _UNSURE_S = 2.0
 """A file that was changed so shortly before it was copied may be changed again without another time."""

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+from signoff.ledger.interrupted_drops import dropping
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.letter import MASKED, MOVED, OPEN, RESUBMITTED, DeadLetter, Status, from_row
 from signoff.ledger.letter_filter import LetterFilter
@@ -286,6 +287,14 @@ class DeadLetters:
         """Close letters that were claimed; `drop_letters` tells the ledger in between."""
         return self._mark(letters, "dropped", "status = 'dropping'", also=f", at = {self._now()!r}")
 
+    def unclaim(self, letters: Iterable[DeadLetter]) -> int:
+        """Store letters again that were claimed; only `interrupted_drops` knows which."""
+        return self._mark(letters, "stored", "status = 'dropping'")
+
+    @property
+    def path(self) -> Path:
+        return self._store.path
+
     def version(self) -> int:
         return self._store.version()
 
@@ -355,10 +364,11 @@ def drop_letters(ledger: Ledger, letters: DeadLetters, chosen: Sequence[DeadLett
     """Give up stored letters: their origins count as dropped unless something of them was delivered."""
     number = 0
     for first in range(0, len(chosen), CHUNK):
-        part = letters.begin_drop(chosen[first : first + CHUNK])
-        dropped = [Resolution(letter.event_id, letter.stage, Outcome.DROPPED) for letter in part]
-        ledger.resolve(dropped)
-        number += letters.end_drop(part)
+        with dropping(letters.path):
+            part = letters.begin_drop(chosen[first : first + CHUNK])
+            dropped = [Resolution(letter.event_id, letter.stage, Outcome.DROPPED) for letter in part]
+            ledger.resolve(dropped)
+            number += letters.end_drop(part)
     return number
 
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from signoff.errors import StateError
 from signoff.ledger.dead_letters import DeadLetters, close_letters
+from signoff.ledger.interrupted_drops import dropping
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.letter import MASKED, OPEN, RESUBMITTED, DeadLetter
 from signoff.ledger.outcome import BUFFER, EDITED, EventId, Outcome, Resolution, edition, is_united
@@ -55,6 +56,17 @@ def resubmit(
     """
     if why := why_not(old):
         raise StateError(f"the dead letter of {old.event_id} at {old.stage} cannot be resubmitted: {why}")
+    with dropping(letters.path):
+        return _take_its_place(ledger, letters, old, payload, headers)
+
+
+def _take_its_place(
+    ledger: Ledger,
+    letters: DeadLetters,
+    old: DeadLetter,
+    payload: bytes,
+    headers: Mapping[str, str] | None,
+) -> DeadLetter:
     if not letters.begin_drop([old]):
         raise StateError(f"the dead letter of {old.event_id} at {old.stage} is being replayed or dropped")
     event = EventId(old.source, old.sequence, _next_child(ledger, letters, old))
