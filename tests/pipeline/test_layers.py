@@ -235,10 +235,19 @@ def test_single_values_are_set_as_yaml(tmp_path: Path) -> None:
         ("sinks.table.path.more=x", "bad-set", "it has no fields"),
         ("sinks.table.retry.attempts=many", "wrong-type", ""),
         ("nonsense", "bad-set", "write --set"),
+        ("sinks.table.table=#hunter2", "bad-set", "quotes"),
+        ("sinks.table.table=abc #hunter2", "bad-set", "quotes"),
+        ("sinks.table.table=&hunter2 abc", "bad-set", "quotes"),
+        ("include=[more.yaml]", "bad-set", "--overlay"),
+        ("profiles.small.name=x", "bad-set", "--overlay"),
+        ("x-shared=1", "bad-set", "--overlay"),
+        ("transforms.parsed.keep.²=x", "bad-set", ""),
+        ("sinks.table.retry." + "a." * 3000 + "b=1", "bad-set", "deeper"),
     ],
 )
 def test_a_path_that_leads_nowhere_is_refused(tmp_path: Path, assignment: str, code: str, hint: str) -> None:
-    found = problems(write(tmp_path, main=MAIN), sets=(assignment,))
+    main = MAIN.replace("schema:", "keep: [headers]\n    schema:")
+    found = problems(write(tmp_path, main=main), sets=(assignment,))
     assert [problem.code for problem in found] == [code]
     assert hint in found[0].hint
     assert str(found[0]).startswith(f"--set {assignment.partition('=')[0]} [{code}]")
@@ -302,6 +311,36 @@ def test_mistakes_in_a_repeated_node_have_the_line_where_it_is_written(tmp_path:
 def test_one_of_the_repeated_nodes_can_be_set(tmp_path: Path) -> None:
     graph = loaded(write(tmp_path, main=REPEATED), sets=("sinks.table_south.table=other",))
     assert [graph.nodes[f"table_{r}"].config.table for r in ("north", "south")] == ["alarms", "other"]  # type: ignore[attr-defined]
+
+
+def test_for_each_leaves_references_as_they_are(tmp_path: Path) -> None:
+    hook = "{for_each: {R: [a, b]}, type: http, input: parsed, url: 'http://h', token: '${R}/{R}/${T_{R}}'}"
+    file = write(tmp_path, main=MAIN + f"  'o_{{R}}': {hook}\n")
+    graph = load(file, default(), {"R": "x", "T_a": "1", "T_b": "2"})
+    tokens = [graph.nodes[f"o_{r}"].config.token.get_secret_value() for r in "ab"]  # type: ignore[attr-defined]
+    assert tokens == ["x/a/1", "x/b/2"]
+
+
+@pytest.mark.parametrize("values", ["[1, 2]", "[[a], [b]]", "[{x: 1}, {x: 2}]", "[null, true]"])
+def test_values_that_are_no_names_are_problems_of_their_line(tmp_path: Path, values: str) -> None:
+    text = REPEATED.replace("of_{region}:", "'{region}':").replace(
+        "&regions [{region: north, limit: 5}, {region: south, limit: 7}]", f"&regions {{region: {values}}}"
+    )
+    found = problems(write(tmp_path, main=text))
+    assert {problem.code for problem in found} <= {
+        "bad-name",
+        "bad-value",
+        "unknown-input",
+        "unreachable",
+        "wrong-type",
+    }
+    assert all(problem.line for problem in found)
+
+
+def test_a_profile_may_be_named_twice(tmp_path: Path) -> None:
+    text = "profiles: {dev: {sinks: {new: {type: http, input: parsed, url: 'http://h', token: null}}}}\n"
+    graph = loaded(write(tmp_path, main=MAIN + text), profiles=("dev", "dev"))
+    assert graph.nodes["new"].config.token is None  # type: ignore[attr-defined]
 
 
 # -- the commands

@@ -16,10 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from signoff.catalog import default
 from signoff.engine.delivery import Pass
 from signoff.engine.poison import last_line
 from signoff.engine.windows import _reason as window_reason
 from signoff.engine.worker_errors import tell_spark
+from signoff.errors import PipelineError
+from signoff.pipeline.load import load
 from signoff.pipeline.secrets import SecretUrl, excerpt, redact, register_secret, reveal
 from signoff.sinks.contract import BatchRef
 from signoff.sinks.refusal import brief
@@ -316,3 +319,21 @@ def test_what_spark_says_of_an_expression_is_masked_before_it_is_cut() -> None:
         with pytest.raises(FieldError) as raised:
             _from_ddl(f"a {secret}")
     assert "first-half" not in str(raised.value)
+
+
+@pytest.mark.parametrize("value", ["", " "])
+@pytest.mark.parametrize("how", ["${HTTP_TOKEN}", "${file:token}", "${HTTP_TOKEN:-}", "{value}"])
+@pytest.mark.parametrize("node", ["source", "transform", "sink"])
+def test_an_empty_token_is_refused(tmp_path: Path, node: str, how: str, value: str) -> None:
+    (tmp_path / "token").write_text(value)
+    token = json.dumps(how.replace("{value}", value))
+    own = {name: f", token: {token}" if name == node else "" for name in ("source", "transform", "sink")}
+    (tmp_path / "p.yaml").write_text(
+        f"name: p\nsources: {{s: {{type: http, port: 0{own['source']}}}}}\n"
+        f"transforms: {{e: {{type: enrich, input: s, url: 'http://h/', into: a{own['transform']}}}}}\n"
+        f"sinks: {{o: {{type: http, input: e, url: 'http://h/'{own['sink']}}}}}\n"
+    )
+    with pytest.raises(PipelineError) as raised:
+        load(tmp_path / "p.yaml", default(), {"HTTP_TOKEN": value})
+    assert [problem.code for problem in raised.value.problems] == ["bad-value"]
+    assert 'field "token": it is empty' in str(raised.value)

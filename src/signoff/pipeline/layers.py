@@ -17,8 +17,10 @@ if all of it stood there; the paths of `include` are relative to the file that h
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ SECTIONS = tuple(f"{kind}s" for kind in KINDS)
 _UNITS = (*SECTIONS, "tests", PROFILES)
 """Fields whose entries are in one file each."""
 _WIRING = ("input", "inputs")
+_MOST_STEPS = 32
 _VARIABLE = "SIGNOFF_PROFILE"
 
 
@@ -242,11 +245,11 @@ def _lay(
                 each: line for name in kept for each, line in _below(text.lines, (*here, name)).items()
             }
             _forget(text, here)
-            into[key] = {**kept, **value}
+            into[key] = {**kept, **deepcopy(dict(value))}  # another layer may change it, and may be the same
             text.lines |= kept_lines
         else:
             _forget(text, here)
-            into[key] = value
+            into[key] = deepcopy(value)
         for each, line in _below(over.lines, (*at, *here)).items():
             text.lines[each[len(at) :]] = line if isinstance(line, Line) else Line(line, over.file)
 
@@ -277,7 +280,7 @@ def with_profiles(text: Text, wanted: Sequence[str], known: set[str]) -> Text:
                              f"it may have: {', '.join(allowed)}")  # fmt: skip
     profiles_of = Text(text.file, {PROFILES: profiles}, _below(text.lines, (PROFILES,)))
     _forget(text, (PROFILES,))
-    for name in wanted:
+    for name in dict.fromkeys(wanted):
         if profiles.get(name):
             lay_over(text, profiles_of, (PROFILES, name))
     return text
@@ -309,7 +312,13 @@ def set_value(text: Text, assignment: str) -> None:
         value = parse(written).value
     except BadYaml as error:
         return refuse(f"the value is not YAML: {error}", "put it in quotes")
+    if _is_cut(written, value):
+        return refuse("YAML takes only a part of this for the value", "put all of it in quotes: '\"…\"'")
     steps: list[str | int] = list(_steps(path))
+    if steps[0] in (INCLUDE, PROFILES) or str(steps[0]).startswith("x-"):
+        return refuse(f'"{steps[0]}" has been read before a single value is set', "use --overlay FILE")
+    if len(steps) > _MOST_STEPS:
+        return refuse(f"the path has {len(steps)} steps", f"there is nothing deeper than {_MOST_STEPS}")
     if steps[0] in SECTIONS:
         nodes = text.value.get(str(steps[0])) or {}
         if len(steps) < 3:
@@ -320,10 +329,10 @@ def set_value(text: Text, assignment: str) -> None:
     into: Any = text.value
     for number, step in enumerate(steps[:-1]):
         if isinstance(into, list):
-            step = int(step) if str(step).isdigit() and int(step) < len(into) else -1
-            if step == -1:
+            found = _index(step, into)
+            if found is None:
                 return refuse(f"the list has {len(into)} elements", "they are numbered from 0")
-            steps[number] = step
+            steps[number] = step = found
         elif not isinstance(into, dict):
             return refuse(f'"{".".join(map(str, steps[:number]))}" is a single value', "it has no fields")
         elif step not in into or into[step] is None:
@@ -331,15 +340,30 @@ def set_value(text: Text, assignment: str) -> None:
         into = into[step]
     last = steps[-1]
     if isinstance(into, list):
-        if not (str(last).isdigit() and int(last) < len(into)):
+        found = _index(last, into)
+        if found is None:
             return refuse(f"the list has {len(into)} elements", "they are numbered from 0")
-        steps[-1] = last = int(last)
+        steps[-1] = last = found
     elif not isinstance(into, dict):
         return refuse(f'"{".".join(map(str, steps[:-1]))}" is a single value', "it has no fields")
     _forget(text, tuple(steps))
     into[last] = value
     for depth in range(1, len(steps) + 1):
         text.lines.setdefault(tuple(steps[:depth]), origin)
+    return None
+
+
+def _is_cut(written: str, value: Any) -> bool:
+    """Whether YAML took a part of what was meant to be a text for a comment or an anchor: `#hunter2`."""
+    written = written.strip()
+    if value is None:
+        return written not in ("", "~", "null", "Null", "NULL")
+    return isinstance(value, str) and written[:1] not in ("'", '"', "!", "|", ">") and value != written
+
+
+def _index(step: str | int, elements: list[Any]) -> int | None:
+    if re.fullmatch("[0-9]{1,9}", str(step)) and int(step) < len(elements):
+        return int(step)
     return None
 
 

@@ -7,14 +7,15 @@
       path: ./out/{region}.db
 
 `{region}` is replaced in the name of the node and in all its texts; a text that is nothing but `{limit}`
-becomes the value itself, a number or a list. Other braces stay as they are. A node that is written once
-reads all of them by the name as it is written: `inputs: ["alarms_{region}"]`.
+becomes the value itself, a number or a list. Other braces stay as they are, and so does every `${…}`. A node
+that is written once reads all of them by the name as it is written: `inputs: ["alarms_{region}"]`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from signoff.pipeline.layers import SECTIONS, Text
@@ -22,7 +23,7 @@ from signoff.pipeline.syntax import Place
 
 FOR_EACH = "for_each"
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-_PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_PLACE = re.compile(r"(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def expand(text: Text) -> None:
@@ -50,6 +51,11 @@ def _expanded(
         place: Place = (section, name)
         for values in _values(text, place, fields[FOR_EACH]):
             own = _filled(name, values)
+            if isinstance(own, dict | list):
+                text.problem("bad-value", "a list or a mapping cannot be the name of a node", place,
+                             "put a text or a number of for_each into the name")  # fmt: skip
+                continue
+            own = _text(own)
             if own in found or own in nodes:
                 hint = "put a {name} of for_each into the name" if own == name else "rename one of them"
                 text.problem("duplicate-name", f'for_each makes "{own}" a second time', place, hint)
@@ -88,13 +94,20 @@ def _filled(value: Any, values: Mapping[str, Any]) -> Any:
     if isinstance(value, str):
         whole = _PLACE.fullmatch(value)
         if whole and whole[1] in values:
-            return values[whole[1]]
-        return _PLACE.sub(lambda found: str(values.get(found[1], found[0])), value)
+            return deepcopy(values[whole[1]])  # each node has its own
+        return _PLACE.sub(lambda found: _text(values[found[1]]) if found[1] in values else found[0], value)
     if isinstance(value, dict):
-        return {str(_filled(key, values)): _filled(part, values) for key, part in value.items()}
+        return {_text(_filled(key, values)): _filled(part, values) for key, part in value.items()}
     if isinstance(value, list):
         return [_filled(part, values) for part in value]
     return value
+
+
+def _text(value: Any) -> str:
+    """A value inside a text: as it is written in YAML."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return str(value)
 
 
 def _read_all(text: Text, place: Place, fields: dict[str, Any], made: Mapping[str, list[str]]) -> None:

@@ -19,10 +19,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 from urllib.parse import parse_qsl, unquote
 
-from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, SecretBytes, SecretStr
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    SecretBytes,
+    SecretStr,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
@@ -40,6 +47,16 @@ _SHORTEST_PART = 6
 """Of a secret that is made of references and other text: shorter ones are in too many other texts."""
 _SCHEME = re.compile(r"\s*[A-Za-z]+\s+")
 _TELLING_NAME = re.compile(r"PASS|PWD|SECRET|TOKEN|KEY|CREDENTIAL|AUTH", re.IGNORECASE)
+
+
+def _is_not_empty(value: SecretStr) -> SecretStr:
+    if not value.get_secret_value().strip():
+        raise ValueError("it is empty; set its variable or its file, or leave the field out")
+    return value
+
+
+Token = Annotated[SecretStr, AfterValidator(_is_not_empty)]
+"""A secret that is asked for or shown: an empty one would let everybody in, or nobody."""
 
 
 class SecretUrl:

@@ -32,7 +32,7 @@ from signoff.bounded_http import (
 )
 from signoff.errors import PermanentError
 from signoff.pipeline.model import SinkConfig
-from signoff.pipeline.secrets import SecretUrl, excerpt, register_secrets_of
+from signoff.pipeline.secrets import SecretUrl, Token, excerpt, register_secrets_of
 from signoff.sinks.contract import EVENT_ID, Part, Refusal, Sink, Writer
 from signoff.sinks.jsontext import json_lines
 from signoff.sinks.refusal import RowsRejected, brief, fit, isolate
@@ -61,7 +61,7 @@ class HttpSinkConfig(SinkConfig):
     """Requests at once in each task; with 1, rows arrive in the order of their events."""
     headers: dict[str, SecretStr] = Field(default={})
     """Further headers of each request; the values are never shown."""
-    token: SecretStr | None = None
+    token: Token | None = None
     """Sent as `Authorization: Bearer …`."""
     timeout_ms: int = Field(default=30_000, ge=1)
     """How long a request may take, from the connection to the end of the answer."""

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 import orjson
 import pyarrow as pa
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, model_validator
 from pyroaring import BitMap64
 
 from signoff.pipeline.durations import Duration
 from signoff.pipeline.model import SourceConfig
+from signoff.pipeline.secrets import Token
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
 from signoff.sources.events import Piece, event_batch
 from signoff.sources.http_requests import Answer, Delivery, Inbox, turned_away
@@ -53,7 +54,7 @@ class HttpConfig(SourceConfig):
     path: str = Field(default="/", pattern=r"^/[^{}\s]*$")
     """Where events are POSTed to. `GET /health` says whether they are taken, `GET /ready` whether one that
     comes now would be settled, and who keeps it from that."""
-    token: SecretStr | None = None
+    token: Token | None = None
     """If set, requests need the header `Authorization: Bearer <token>`."""
     acknowledge_within: Duration = Field(default=30.0, gt=0)
     """How long a request waits for its events to be settled before it is answered 503; they then count as
@@ -211,7 +212,8 @@ class HttpSource(Source):
 
         config = self._config
         return ServerSettings(
-            config.host, config.port, config.path, config.token.get_secret_value() if config.token else None,
+            config.host, config.port, config.path,
+            None if config.token is None else config.token.get_secret_value(),
             config.max_body_bytes, config.max_event_bytes, config.acknowledge_within,
             [name.lower() for name in config.keep_headers], config.request_within, config.max_connections,
             config.max_connections_per_client or config.max_connections // 2,

@@ -25,7 +25,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from signoff.bounded_http import host_and_port, require_sendable
 from signoff.pipeline.model import Config, Names, Retry
-from signoff.pipeline.secrets import SecretUrl, reveal
+from signoff.pipeline.secrets import SecretUrl, Token, reveal
 from signoff.transforms.contract import FieldError, Step, Transform
 from signoff.transforms.enrich_calls import ANSWER, Calls, arrow_function, open_client
 from signoff.transforms.frame import Frame, View
@@ -63,7 +63,7 @@ cache: {seconds: 300}
     method: Literal["GET", "POST", "PUT"] = "GET"
     headers: dict[str, SecretStr] = Field(default={})
     """Further headers of each request; the values are never shown."""
-    token: SecretStr | None = None
+    token: Token | None = None
     """Sent as `Authorization: Bearer …`."""
     body: Names = ()
     """Columns that are sent as a JSON object; `*` for all. Not with GET."""
