@@ -270,6 +270,7 @@ class Product:
     def audit(self) -> dict[str, Any]:
         """`signoff audit --json`."""
         result = CliRunner().invoke(app, ["audit", str(self.file), "--json"])
+        assert result.stdout, (result.exit_code, result.output, result.exception)
         found: dict[str, Any] = json.loads(result.stdout)
         assert (result.exit_code == 0) == found["balanced"]
         return found

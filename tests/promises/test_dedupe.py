@@ -151,7 +151,7 @@ def test_rows_of_one_event_do_not_wait_for_each_other_and_letters_of_the_first_g
         "a.jsonl", [{"n": 1, "parts": [7, 7, 8]}, {"n": 2, "parts": [8, 9, 7]}, {"n": 3, "parts": [9]}]
     )
     running = product.start()
-    running.wait_for(lambda: product.account()["in_flight"] == 0 and product.received() == 3)
+    running.wait_for(lambda: product.received() == 3 and product.account()["in_flight"] == 0)
     assert product.account() == books(delivered=1, dead_lettered=1, dropped=1)
     assert sorted(webhook.accepted_ids) == ["incoming/0/2", "incoming/1/1"], "in any order: requests overlap"
     refused.stop()
