@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import resource
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,7 +20,7 @@ from pydantic import ValidationError
 
 from signoff.errors import PermanentError, TransientError
 from signoff.sinks import file_commit, file_parts
-from signoff.sinks.contract import Part
+from signoff.sinks.contract import BatchRef, Part
 from signoff.sinks.file_partitions import directory_of
 from signoff.sinks.files import FilesSink, FilesSinkConfig, Format
 from tests.sinks.rows import batch_ref, numbered, write_batch, write_part
@@ -194,6 +196,27 @@ def test_rows_go_to_directories_by_their_values_and_without_the_columns(tmp_path
     assert len(names) == 3 and names[2].startswith("text=b%2Fc/")
 
 
+def test_rows_whose_path_would_be_too_long_are_refused_and_no_others(tmp_path: Path) -> None:
+    """No file system takes them, now or later; and what fits to the byte is taken."""
+    names = [f"p{number}" for number in range(17)]
+    sink = FilesSinkConfig(path="out", partition_by=dict.fromkeys(names, "x")).build(tmp_path)
+    sink.prepare()
+    room = 4095 - len(str(tmp_path / "out" / f"{batch_ref().key}-00000.jsonl")) - 1
+    others = len("/".join(f"{name}={'v' * 235}" for name in names[:-1])) + len("/p16=")
+    fits = "v" * (room - others)
+    values = [["v" * 250, "v" * 235, "v" * 235] for _ in names[:-1]] + [["v" * 250, fits, fits + "v"]]
+    refusals = write_batch(sink, partitioned(numbered(3), *values), batch_ref())
+    assert [(one.index, one.transient) for one in refusals] == [(0, False), (2, False)]
+    assert [json.loads(line)["number"] for line in read_below(tmp_path / "out")] == [1]
+
+
+def read_below(directory: Path) -> list[str]:
+    found = []
+    for base, _, files in os.walk(directory):
+        found += [Path(base, name).read_text() for name in files if name.endswith(".jsonl")]
+    return [line for text in found for line in text.splitlines()]
+
+
 def test_a_computed_value_with_the_name_of_a_column_is_refused(tmp_path: Path) -> None:
     sink = FilesSinkConfig(path="out", partition_by={"text": "upper(text)"}).build(tmp_path)
     with pytest.raises(PermanentError, match="another name"):
@@ -336,3 +359,64 @@ def killed_at(step: int, monkeypatch: pytest.MonkeyPatch, work: Callable[[], Non
         except KeyboardInterrupt:
             return True
     return False
+
+
+LAYOUTS: list[dict[str, Any]] = [
+    {},
+    {"compression": "gzip"},
+    {"compression": "zstd"},
+    {"format": "csv"},
+    {"format": "csv", "compression": "gzip"},
+    {"format": "parquet"},
+    {"max_file_rows": 5},
+    {"max_file_rows": 1, "format": "csv"},
+    {"partition_by": {"kind": "kind"}},
+    {"partition_by": {"kind": "kind"}, "format": "parquet"},
+    {"partition_by": {"kind": "kind"}, "max_file_rows": 1},
+]
+
+
+@pytest.mark.case(25)
+def test_a_batch_that_is_replayed_in_another_layout_is_there_once(tmp_path: Path) -> None:
+    """It was committed, a kill came before the ledger knew, and then the user has changed the sink."""
+    kept = batch_ref(10, 20)
+    write_layout({}, tmp_path, kept)
+    alone = []
+    for number, layout in enumerate(LAYOUTS):
+        write_layout(layout, tmp_path / str(number), batch_ref())
+        alone.append(files_below(tmp_path / str(number) / "out"))
+    for stride, number in itertools.product((1, 3, 7), range(len(LAYOUTS))):
+        then = number * stride % len(LAYOUTS)
+        write_layout(LAYOUTS[then], tmp_path, batch_ref())
+        assert files_below(tmp_path / "out") == alone[then] | {kept.key + ".jsonl"}, LAYOUTS[then]
+
+
+@pytest.mark.case(25)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_a_batch_that_has_no_rows_when_it_is_replayed_has_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: dict[str, Any]
+) -> None:
+    write_layout({}, tmp_path, batch_ref(10, 20))
+    for step in range(20):
+        sink = write_layout(layout, tmp_path, batch_ref())
+        killed = killed_at(step, monkeypatch, lambda: sink.commit(batch_ref(), []))  # noqa: B023
+        sink.commit(batch_ref(), [])
+        assert files_below(tmp_path / "out") == {batch_ref(10, 20).key + ".jsonl"}, step
+        if not killed:
+            break
+    else:
+        pytest.fail("it has no end")
+    assert step > 1 and not list((tmp_path / "out" / ".batches").glob(f"{batch_ref().key}*"))
+
+
+def write_layout(layout: dict[str, Any], place: Path, batch: BatchRef) -> FilesSink:
+    sink = FilesSinkConfig(path="out", **layout).build(place)
+    sink.prepare()
+    divided = "partition_by" in layout
+    write_batch(sink, partitioned(numbered(2), ["a", "a"]) if divided else numbered(2), batch)
+    return sink
+
+
+def files_below(directory: Path) -> set[str]:
+    files = [path.relative_to(directory) for path in directory.rglob("*") if path.is_file()]
+    return {str(path) for path in files if not path.parts[0].startswith(".")}

@@ -6,6 +6,8 @@ A batch is one file, or several by directory and size. For several:
     .parts/<batch>/commit.json   which of them goes where: from here on the commit is only ever finished
     .batches/<batch>.json        which files the batch has: those that a replay does not have are removed
 
+Without it, the one file that a batch may have is found by its name, in whatever format the sink wrote then.
+
 A part is only linked, so until the end nothing is lost that a repeated commit would need. Files of a batch
 become visible one after the other; each is complete.
 """
@@ -29,6 +31,8 @@ from signoff.sinks.file_parts import Compression, Limits, PartFile, write_all
 
 PARTS, BATCHES = ".parts", ".batches"
 COMMIT = "commit.json"
+SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".csv", ".csv.gz", ".csv.zst", ".parquet")
+"""Of all files that a sink has ever written here; its format may be changed between a kill and a replay."""
 REMEMBERED = 1_000
 """Of how many batches it is kept which files they have. Only the last ones can come again."""
 
@@ -57,6 +61,10 @@ class Layout:
                 name = f"{key}-{number:05d}" if self.limits != Limits() else key
                 found[os.path.join(directory, name + self.suffix)] = group  # noqa: PTH118
         return found
+
+    def longest(self, key: str) -> Path:
+        """As long as a file of the batch can be, besides its directory by value."""
+        return self.directory / f"{key}-00000{self.suffix}"
 
     def _groups(self, files: Sequence[PartFile]) -> list[list[PartFile]]:
         groups: list[list[PartFile]] = []
@@ -98,7 +106,7 @@ class Commit:
             self._publish_one(files, self._root / self._key)
             return
         staged = staged or self._staged(files, targets)
-        if len(targets) > 1 or before or self._manifest.exists():
+        if before or self._manifest.exists() or not self._found_by_name() >= set(targets):
             make_directory(self._manifest.parent)
             write_whole(self._manifest, json.dumps(sorted({*targets, *before})).encode())
         for directory in {(self._root / name).parent for name in targets}:
@@ -120,9 +128,21 @@ class Commit:
         whole.replace(stem.with_name(stem.name + self._layout.suffix))
         sync_directory(self._root)
 
+    def remove(self) -> None:
+        """The batch has no rows, and no files any more."""
+        known = self._known()
+        for name in known:
+            (self._root / name).unlink(missing_ok=True)
+        self._sync(sorted(known))
+        self._manifest.unlink(missing_ok=True)
+
+    def _found_by_name(self) -> set[str]:
+        """Where a batch of one file has it, unless that is in a directory by value."""
+        return {self._key + number + suffix for number in ("", "-00000") for suffix in SUFFIXES}
+
     def _known(self) -> set[str]:
         """The files that the batch has had, also by another layout."""
-        known = {self._key + self._layout.suffix}
+        known = self._found_by_name()
         with suppress(FileNotFoundError, ValueError):
             known |= set(json.loads(self._manifest.read_bytes()))
         return {name for name in known if (self._root / name).exists()}

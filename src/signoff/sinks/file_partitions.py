@@ -16,6 +16,8 @@ PREFIX = "_partition_"
 """Columns the engine adds to the rows: the values of the expressions, as text. Never written."""
 LONGEST = 255
 """Bytes of a name that file systems can hold."""
+LONGEST_PATH = 4095
+"""Bytes of a path that the system takes."""
 _ESCAPED = {*range(0x20), 0x7F, *map(ord, "\"#%'*/:=?\\{[]^")}
 
 
@@ -31,8 +33,10 @@ def directory_of(names: Sequence[str], values: Sequence[str | None]) -> str:
     )
 
 
-def is_too_long(directory: str) -> bool:
-    return any(len(step.encode()) > LONGEST for step in directory.split("/"))
+def is_too_long(directory: str, room: int) -> bool:
+    """`room`: the bytes that the path of a file in it has for the directory, with a slash."""
+    steps = directory.encode().split(b"/")
+    return any(len(step) > LONGEST for step in steps) or len(directory.encode()) + 1 > room
 
 
 def divided(names: Sequence[str], values: Sequence[pa.Array]) -> Iterator[tuple[str, pa.Array]]:

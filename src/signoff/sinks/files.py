@@ -6,9 +6,9 @@
     <path>/<batch>-<n>.<ext>                                        with a limit on the size of files
 
 Invariants: a file in `<path>` is complete and never changes its rows; a replayed batch has the same
-names and replaces them. A failed write leaves no half line: the part is cut back to the last whole one.
-What a crash leaves below `.parts` goes with the next commit of the same batch. Until then a part never
-changes, also not by another run: a receipt may name it.
+names and replaces them, also if it has another format by now, or no rows. A failed write leaves no half
+line: the part is cut back to the last whole one. What a crash leaves below `.parts` goes with the next commit
+of the same batch. Until then a part never changes, also not by another run: a receipt may name it.
 
 The directory belongs to one sink of one pipeline: names tell batches apart, not sinks. On a
 cluster it must be on a file system all executors and the driver share.
@@ -33,7 +33,7 @@ from signoff.pipeline.model import Names, SinkConfig
 from signoff.sinks.contract import EVENT_ID, BatchRef, Part, Refusal, Sink, Writer
 from signoff.sinks.csvtext import CsvShape, Quoting
 from signoff.sinks.file_commit import PARTS, Commit, Layout, forget_old
-from signoff.sinks.file_partitions import PREFIX, divided, is_too_long
+from signoff.sinks.file_partitions import LONGEST_PATH, PREFIX, divided, is_too_long
 from signoff.sinks.file_parts import Compression, Limits, LineFiles, ParquetFiles, PartFile, PartFiles
 from signoff.sinks.refusal import brief, fit, refused
 
@@ -162,13 +162,14 @@ class FilesSink(Sink):
             if self._format == "parquet"
             else LineFiles(stem, layout.suffix, layout.compression, layout.limits, self._csv)
         )
-        return _FilesWriter(files, stem.parent, self._partitions, self._columns)
+        room = LONGEST_PATH - len(os.fsencode(layout.longest(part.batch.key).absolute()))
+        return _FilesWriter(files, stem.parent, self._partitions, self._columns, room)
 
     def commit(self, batch: BatchRef, parts: Sequence[bytes]) -> None:
         files = [PartFile(*entry) for part in sorted(map(json.loads, parts)) for entry in part]
         try:
-            if files:
-                Commit(self._layout, batch.key).publish(files)
+            commit = Commit(self._layout, batch.key)
+            commit.publish(files) if files else commit.remove()
             shutil.rmtree(self._layout.directory / PARTS / batch.key, ignore_errors=True)
             self._commits += 1
             if self._commits % _TIDY_UP == 0:
@@ -185,9 +186,9 @@ class _FilesWriter(Writer):
     """One task's rows."""
 
     def __init__(
-        self, files: PartFiles, folder: Path, partitions: tuple[str, ...], columns: frozenset[str]
+        self, files: PartFiles, folder: Path, partitions: tuple[str, ...], columns: frozenset[str], room: int
     ) -> None:
-        self._files, self._folder = files, folder
+        self._files, self._folder, self._room = files, folder, room
         self._partitions, self._columns = partitions, columns
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
@@ -228,8 +229,8 @@ class _FilesWriter(Writer):
         plain = rows.select([name for name in names if name not in self._columns])
         found, refusals = [], []
         for directory, indices in divided(self._partitions, values):
-            if is_too_long(directory):
-                reason = "a value of partition_by is longer than the name of a directory may be"
+            if is_too_long(directory, self._room):
+                reason = "values of partition_by are longer than the name or path of a directory may be"
                 refusals += [refused(index, reason) for index in indices.to_pylist()]
             elif len(indices) == rows.num_rows:
                 found.append((directory, plain))
