@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,8 +14,9 @@ import pytest
 from pydantic import ValidationError
 
 from signoff.transforms.lookup import TableConfig
-from signoff.transforms.lookup_tables import TableError, Tables, checked
+from signoff.transforms.lookup_tables import TableError, Tables, _table, checked
 
+NANOSECONDS = pa.array([1], pa.timestamp("ns"))
 TYPES = pa.schema([("id", pa.int32()), ("name", pa.string())])
 
 
@@ -39,13 +41,15 @@ def test_the_same_table_is_read_from_csv_parquet_and_sqlite(tmp_path: Path) -> N
         ({"id": [1], "name": ["a"]}, ["nr"], 9, 'no column "nr"; it has id, name'),
         ({"id": [1, 2], "name": ["a", "b"]}, ["id"], 1, "more than max_rows"),
         ({"id": ["x"], "name": ["a"]}, ["id"], 9, '"id" does not fit into int32'),
+        ({"id": [7], "name": ["a"], "x": [0.5]}, ["x"], 9, "floating-point numbers are no keys"),
+        ({"id": [7], "name": ["a"], "ns": NANOSECONDS}, ["ns"], 9, "nanoseconds, which Spark cuts"),
     ],
 )
 def test_a_table_that_cannot_be_used_is_refused(
     rows: dict[str, list[object]], keys: list[str], most: int, said: str
 ) -> None:
     with pytest.raises(TableError, match=said):
-        checked(pa.table(rows), keys, ["name"], most, TYPES)
+        checked(pa.table(rows), keys, ["name"], most, None if {*rows} - {"id", "name"} else TYPES)
 
 
 def test_rows_without_a_key_are_no_duplicates_of_each_other() -> None:
@@ -81,6 +85,54 @@ def test_a_table_is_replaced_as_a_whole_or_stays_and_the_run_says_so(
     assert version(30) == 2
     with pytest.raises(TableError):
         tables.get("other", "new", lambda: (_ for _ in ()).throw(TableError("never there")), None)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (b"k,v,v\n1,new,x\n", 'several columns "v"'),
+        (b"k,v\xff,v\n1,new,x\n", "UnicodeDecodeError"),
+        (b"k,w\n1,new\n", 'no column "v"'),
+        (b"", "Empty CSV file"),
+    ],
+)
+def test_whatever_is_wrong_with_a_table_that_is_read_again_the_one_before_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, table: bytes, said: str
+) -> None:
+    (tmp_path / "t.csv").write_bytes(b"k,v\n1,old\n")
+    tables, config = Tables(lambda: next(times)), TableConfig(path="t.csv")
+    times = iter([0.0, 10.0])
+
+    def read() -> pa.Table:
+        return checked(config.read(tmp_path), ["k"], ["v"], 9, None)
+
+    first = tables.get("step", "key", read, 10)
+    (tmp_path / "t.csv").write_bytes(table)
+    assert tables.get("step", "key", read, 10) is first
+    assert said in caplog.text
+    with pytest.raises(TableError, match=said):
+        Tables().get("step", "key", read, 10)
+
+
+def test_a_table_whose_types_have_changed_is_not_put_in_place_of_the_one_before(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answers = [pa.table({"k": ["1"], "v": ["a"]}), pa.table({"k": ["1"], "v": [2]})]
+    tables, times = Tables(lambda: next(times)), iter([0.0, 10.0])
+    first = tables.get("step", "key", lambda: answers.pop(0), 10)
+    assert tables.get("step", "key", lambda: answers.pop(0), 10) is first and not answers
+    assert '"v" is int64 now and was string' in caplog.text
+
+
+@pytest.mark.parametrize("value", [Decimal("Infinity"), 2**64, "a\ud800", range(3)])
+def test_values_that_no_table_can_hold_are_named_as_such(value: object) -> None:
+    with pytest.raises(TableError):
+        _table(["k"], [(value,)])
+
+
+def test_of_two_columns_of_one_name_none_is_taken_in_silence() -> None:
+    with pytest.raises(TableError, match='several columns "id"'):
+        checked(_table(["id", "id"], [(1, 2)]), ["id"], [], 9, None)
 
 
 @pytest.mark.parametrize(

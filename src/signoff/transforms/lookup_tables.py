@@ -58,10 +58,15 @@ class Tables:
                 return known
             self._tried[key] = now
             try:
-                made = Loaded(read(), known.version + 1 if known else 1, now)
-            except TableError as error:
+                table = read()
+                if known is not None:
+                    _must_be_alike(known.table, table)
+                made = Loaded(table, known.version + 1 if known else 1, now)
+            except Exception as error:  # whatever a file or a driver brings: the table before it stays
+                if not isinstance(error, TableError):
+                    error = TableError(f"{type(error).__name__}: {_said(error)}")
                 if known is None:
-                    raise
+                    raise error from None
                 logger.warning(
                     'the table of "%s" was not read again, the one of %d s ago is used: %s',
                     name,
@@ -78,19 +83,30 @@ class Tables:
 TABLES = Tables()
 
 
+def _must_be_alike(before: pa.Table, now: pa.Table) -> None:
+    """Raises TableError if a column has another type: the plan was made, and checked, with the types there
+    were."""
+    for was, field in zip(before.schema, now.schema, strict=True):
+        if field.type != was.type:
+            raise TableError(f'"{field.name}" is {field.type} now and was {was.type}: give it a schema')
+
+
 def checked(
     table: pa.Table, keys: Sequence[str], columns: Iterable[str], most_rows: int, types: pa.Schema | None
 ) -> pa.Table:
     """The columns that are needed. Raises TableError for a column that is not there, too many rows, a value
-    that does not fit its type, or a key that is there twice."""
+    that does not fit its type, a key that is there twice, or one of a type that is none."""
     wanted = list(dict.fromkeys([*keys, *columns]))
     for name in wanted:
         if name not in table.column_names:
             raise TableError(f'the table has no column "{name}"; it has {", ".join(table.column_names)}')
+        if table.column_names.count(name) > 1:
+            raise TableError(f'the table has several columns "{name}"')
     if table.num_rows > most_rows:
         raise TableError(f"the table has {table.num_rows} rows, more than max_rows ({most_rows})")
     table = _typed(table.select(wanted), types)
     for key in keys:
+        _must_be_a_key(key, table[key].type)
         table = table.filter(pc.is_valid(table[key]))  # nothing is equal to null
     counted = table.group_by(list(keys)).aggregate([([], "count_all")])
     twice = counted.filter(pc.greater(counted["count_all"], 1))
@@ -98,6 +114,18 @@ def checked(
         first = ", ".join(f"{key} {twice[key][0].as_py()!r}" for key in keys)
         raise TableError(f"{twice.num_rows} keys are there more than once, the first is {first}")
     return table
+
+
+def _must_be_a_key(name: str, kind: pa.DataType) -> None:
+    """Raises TableError for a type of which Spark takes values as equal that are not the same here: 0.0 and
+    -0.0, all NaN, times that differ by less than a microsecond. A row would then find two."""
+    if pa.types.is_floating(kind):
+        raise TableError(
+            f'key "{name}" is {kind}, and floating-point numbers are no keys: give the table a schema with a '
+            "DECIMAL, a whole number or a STRING"
+        )
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        raise TableError(f'key "{name}" has nanoseconds, which Spark cuts: give the table a schema')
 
 
 def _typed(table: pa.Table, types: pa.Schema | None) -> pa.Table:
@@ -161,8 +189,8 @@ def read_postgres(url: str, query: str) -> pa.Table:
 def _table(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> pa.Table:
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
     try:
-        return pa.table({name: pa.array(column) for name, column in zip(names, columns, strict=True)})
-    except pa.ArrowException as error:
+        return pa.Table.from_arrays([pa.array(column) for column in columns], list(names))
+    except (pa.ArrowException, ValueError, TypeError, ArithmeticError) as error:
         raise TableError(f"its values are of several types: {_said(error)}") from None
 
 
