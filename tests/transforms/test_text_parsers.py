@@ -90,6 +90,7 @@ def test_own_definitions_go_first_and_types_are_kept() -> None:
         (r"(?P<a>x)\1", "not a pattern"),
         ("no group", "not a pattern"),
         ("(?P<a>x", "not a pattern"),
+        ("%{IP:client}|%{HOSTNAME:client}", 'two groups are called "client"'),
     ],
 )
 def test_a_pattern_that_is_none_is_refused_with_the_reason(pattern: str, said: str) -> None:
@@ -117,6 +118,9 @@ PAIRS = _Pairs(" ", "=", '"', "error")
     [
         (PAIRS, "a=1  b=\t c=x=y", {"a": "1", "b": "", "c": "x=y"}),
         (PAIRS, 'a="x y" b="" c="\\"q\\" \\\\"', {"a": "x y", "b": "", "c": '"q" \\'}),
+        (PAIRS, r'a="C:\new\temp" b="\\n"', {"a": r"C:\new\temp", "b": r"\n"}),
+        (_Pairs(",", " ", '"', "error"), 'a   1 , b  "x, y" ', {"a": "1", "b": "x, y"}),
+        (_Pairs(",", " = ", '"', "error"), "a  =  1 , b = 2", {"a": "1", "b": "2"}),
         (_Pairs(";", ":", None, "last"), "a : 1; b:2 ;a:3", {"a": "3", "b": "2"}),
         (_Pairs(", ", "->", "'", "first"), "a->1, b->'x, y', a->2", {"a": "1", "b": "x, y"}),
     ],
@@ -131,6 +135,19 @@ def test_pairs_are_what_stands_between_the_separators(
 def test_a_text_with_anything_that_is_no_pair_is_an_error(text: str) -> None:
     said = PAIRS(text)
     assert said["pairs"] is None and said["error"]
+
+
+@pytest.mark.parametrize("text", ['k= "a, b=1', 'k=\t"a", l= "b', "a=1, b", 'k= "a"x'])
+def test_a_blank_in_front_of_a_quote_opens_it_all_the_same(text: str) -> None:
+    said = _Pairs(",", "=", '"', "error")(text)
+    assert said["pairs"] is None and said["error"]
+
+
+@pytest.mark.parametrize("text", ["a{}b", 'a={}"b', 'a="x"{}b', 'a="{}', "a=1,{}b"])
+def test_blanks_take_time_in_proportion_to_their_number(text: str) -> None:
+    began = time.monotonic()
+    _Pairs(",", "=", '"', "error")(text.format(" " * 100_000))
+    assert time.monotonic() - began < 5
 
 
 @given(st.dictionaries(st.text("abc", min_size=1), st.text(), min_size=1, max_size=5))

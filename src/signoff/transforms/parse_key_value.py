@@ -39,8 +39,8 @@ schema: level STRING, host STRING, took_ms INT
     key_separator: Annotated[str, Field(min_length=1, max_length=10)] = "="
     """What stands between a key and its value; spaces around both are not part of them."""
     quote: Annotated[str, Field(min_length=1, max_length=1)] | None = '"'
-    """What encloses a value that holds separators; inside, a backslash stands before a quote or a backslash.
-    Null: nothing does."""
+    """What encloses a value that holds separators; inside, a backslash stands before a quote or a backslash,
+    and before anything else it is one. Null: nothing does."""
     schema_: str | None = Field(default=None, alias="schema")
     """Columns and types, as in Spark SQL, by the keys. A key that is not there is null (with NOT NULL: an
     error); further keys are left out, unless `into` takes them all."""
@@ -117,14 +117,15 @@ class _Pairs:
     @staticmethod
     def _pair(between: str, sign: str, quote: str | None) -> re.Pattern[str]:
         ends = r"[ \t]" if between == " " else re.escape(between)
-        gap = "" if between == " " else r"[ \t]*"
-        key = rf"(?P<key>(?:(?!{ends}|{re.escape(sign)}).)+?)"
-        plain = rf"(?P<plain>(?:(?!{ends}).)*)"
+        gap = "" if between == " " else r"[ \t]*+"
+        # Possessive: what was taken is not given back, so no text takes more than time in proportion to it.
+        key = rf"(?P<key>(?:(?!{ends}|{re.escape(sign)}).)++)"
+        plain = rf"(?P<plain>(?:(?!{ends}).)*+)"
         if quote is None:
-            return re.compile(rf"{key}{gap}{re.escape(sign)}{gap}{plain}", re.DOTALL)
+            return re.compile(rf"{key}{re.escape(sign)}{gap}{plain}", re.DOTALL)
         q = re.escape(quote)
-        quoted = rf"{q}(?P<quoted>(?:[^{q}\\]|\\.)*){q}(?=$|{ends}|[ \t])"
-        return re.compile(rf"{key}{gap}{re.escape(sign)}{gap}(?:{quoted}|(?!{q}){plain})", re.DOTALL)
+        quoted = rf"{q}(?P<quoted>(?:[^{q}\\]|\\.)*+){q}(?=$|{ends}|[ \t])"
+        return re.compile(rf"{key}{re.escape(sign)}{gap}(?:{quoted}|(?!{q}){plain})", re.DOTALL)
 
     def __call__(self, text: Any) -> dict[str, Any]:
         if text is None:
@@ -147,13 +148,14 @@ class _Pairs:
         if not text:
             raise _Wrong("the text is empty")
         place, gap = 0, re.compile(self.between)
+        escaped = re.compile(rf"\\([{re.escape(self.quote or '')}\\])")
         while place < len(text):
             match = self.pair.match(text, place)
             if match is None:
                 raise _Wrong(f'no pair at character {place}: "{excerpt(text[place:], _SHOWN)}"')
             quoted = match.groupdict().get("quoted")
             plain = match["plain"]
-            value = plain.strip(" \t") if quoted is None else re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL)
+            value = plain.strip(" \t") if quoted is None else escaped.sub(r"\1", quoted)
             yield match["key"].strip(" \t"), value
             place = match.end()
             if place < len(text):

@@ -122,11 +122,16 @@ _HINT = (
 
 
 def _groups(regex: str) -> list[str]:
-    """The named groups of a pattern. Raises ArrowInvalid for one that RE2 does not take, or without any."""
+    """The named groups of a pattern. Raises ArrowInvalid for one that RE2 does not take, without any, or with
+    two of one name."""
     kind = pc.extract_regex(pa.array([], pa.string()), pattern=regex).type
     if not kind.num_fields:
         raise pa.ArrowInvalid("it has no named group")
-    return [field.name for field in kind]
+    names = [field.name for field in kind]
+    for name in names:
+        if names.count(name) > 1:
+            raise pa.ArrowInvalid(f'two groups are called "{name}"; write two patterns instead')
+    return names
 
 
 @dataclass(frozen=True)
