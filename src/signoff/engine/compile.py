@@ -354,6 +354,9 @@ class _Compiler:
         wanted = node.config.expressions()
         if not wanted:
             return view
+        for name in wanted.keys() & view.columns.keys():
+            message = f'the rows have a column "{name}", which is a name this sink needs for itself'
+            raise FieldError(_expression_field(node), "taken-name", message, "rename it with a select before")
         values = {name: F.expr(expression).cast("string") for name, expression in wanted.items()}
         whole, made = view.frame.attempt(node.name, view, values, node.config.on_failure)
         return View(view.frame, whole.alive, {**view.columns, **made})

@@ -187,6 +187,12 @@ CODES: dict[str, Code] = {
         "Rename one of them.",
         'alarms.yaml:19 [duplicate-name] sink "parsed" has the name of a transform in line 9',
     ),
+    "taken-name": Code(
+        "Rows that reach a sink have a column of a name that the sink needs for what it computes of them.",
+        "Rename the column with a `select` before the sink.",
+        'alarms.yaml:25 [taken-name] sink "published": the rows have a column "_routing_key", which is a '
+        "name this sink needs for itself",
+    ),
     "unknown-type": Code(
         "There is no such type of source, transform or sink.",
         "`signoff describe` lists the types.",
