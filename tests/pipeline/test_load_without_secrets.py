@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from signoff.catalog import default
+from signoff.cli import app
 from signoff.errors import PipelineError
 from signoff.pipeline.load import load
 
@@ -55,3 +57,41 @@ def test_two_sinks_that_would_overwrite_each_other_are_refused(
     file = written(tmp_path, text + f"  b: {{{first}, input: a}}\n  c: {{{second}, input: a}}\n")
     with pytest.raises(PipelineError, match="same-target"):
         load(file, default(), {})
+
+
+OF_UNKNOWN = """
+name: looked_at
+sources:
+  q: {type: rabbitmq, url: "${AMQP}", queues: [alarms]}
+transforms:
+  m: {type: mask, input: q, columns: {payload: hash}, key: "${MASK_KEY}"}
+sinks:
+  o: {type: http, input: m, url: "http://h", token: "${file:/nope/token}", timeout_ms: "${MS}",
+      headers: {A: "b${X}"}, retry: {attempts: "${N}"}, transient_statuses: ["${S}", 500],
+      on_failure: "${HOW}"}
+  p: {type: rabbitmq, input: m, url: "${file:/nope/url}", exchange: e, routing_key: "'k'"}
+"""
+
+
+@pytest.mark.parametrize("command", ["status", "graph", "dead-letters list", "config", "sources list"])
+def test_a_command_that_needs_no_secrets_takes_any_field_that_is_not_known(
+    tmp_path: Path, command: str
+) -> None:
+    file = written(tmp_path, OF_UNKNOWN)
+    done = CliRunner().invoke(app, [*command.split(), str(file)])
+    assert done.exit_code == 0, (done.output, done.exception)
+    if command == "config":
+        assert "key: ${MASK_KEY}" in done.stdout and "token: ${file:/nope/token}" in done.stdout
+        known = {"MASK_KEY": "0123456789abcdef0123", "N": "3"}
+        assert CliRunner().invoke(app, ["config", str(file)], env=known).exit_code == 0
+
+
+def test_what_is_known_is_checked_also_where_something_else_is_not(tmp_path: Path) -> None:
+    file = written(tmp_path, OF_UNKNOWN.replace('timeout_ms: "${MS}"', "timeout_ms: 0"))
+    with pytest.raises(PipelineError) as raised:
+        load(file, default(), {}, require_secrets=False)
+    assert 'sink "o" field "timeout_ms"' in str(raised.value)
+    with pytest.raises(PipelineError, match="a key has at least 16 bytes"):
+        load(written(tmp_path, OF_UNKNOWN), default(), {"MASK_KEY": "short"}, require_secrets=False)
+    with pytest.raises(PipelineError, match="secret-not-set"):
+        load(written(tmp_path, OF_UNKNOWN), default(), {})

@@ -19,8 +19,9 @@ def command(file: PipelineFile) -> None:
     from signoff.catalog import default
     from signoff.pipeline.check import check
     from signoff.pipeline.layers import chosen
-    from signoff.pipeline.load import Lenient, draft_of
+    from signoff.pipeline.load import draft_of
     from signoff.pipeline.model import Settings
+    from signoff.pipeline.secrets import Lenient
     from signoff.pipeline.shown import fields_shown
     from signoff.pipeline.syntax import written
     from signoff.pipeline.validate import register_literals

@@ -14,11 +14,10 @@ def command(
     mermaid: Annotated[bool, typer.Option("--mermaid", help="As a Mermaid flowchart, for Markdown.")] = False,
 ) -> None:
     """Draw a pipeline, in the terminal or as Mermaid."""
-    from signoff.catalog import default
+    from signoff.cli.reading import load_for_reading
     from signoff.pipeline import draw
-    from signoff.pipeline.load import load
 
-    graph = load(file, default())
+    graph = load_for_reading(file)
     if mermaid:
         typer.echo(draw.mermaid(graph), nl=False)
         return

@@ -195,7 +195,7 @@ class _PlainData(Expansion):
     """Leaves a `${…}` as it is."""
 
     def __init__(self) -> None:
-        self.references = []
+        self.references, self.unresolved = [], 0
 
     def expand(self, text: str, **_: Any) -> str:
         return text

@@ -36,7 +36,7 @@ from signoff.pipeline.layers import (
 from signoff.pipeline.model import KINDS, Catalog, Settings
 from signoff.pipeline.problems import did_you_mean, suggestion
 from signoff.pipeline.repeated import expand
-from signoff.pipeline.secrets import redact
+from signoff.pipeline.secrets import Lenient, redact
 from signoff.pipeline.syntax import Place
 
 MOST_BYTES = 1024**2
@@ -56,7 +56,8 @@ def load(
     """The checked graph of a pipeline file; raises PipelineError with all problems.
 
     `require_secrets=False` is for looking at a pipeline, not for running it: a reference that cannot be
-    resolved stands for itself. `layers`: what is laid over the file; by default what the command line says.
+    resolved stands for itself, or where that will not do for something else.
+    `layers`: what is laid over the file; by default what the command line says.
     """
     path, layers = Path(path), chosen() if layers is None else layers
     if not require_secrets:
@@ -103,13 +104,6 @@ def _tests_of_another(path: Path, text: Text, layers: Layers) -> Draft:
         raise PipelineError([Problem("bad-value", message, "", str(path), text.lines.get((PIPELINE,), 0))])
     draft = draft_of(path.parent / named, layers)
     return replace(draft, tests=own.tests, problems=[*draft.problems, *own.problems])
-
-
-class Lenient(dict[str, str]):
-    """An environment in which every variable is set; to a text that says that it is not."""
-
-    def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
-        return super().get(name, f"${{{name}}}" if default is None else default)
 
 
 def draft_of_yaml(text: str, file: str, base: Path) -> Draft:

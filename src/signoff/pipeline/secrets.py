@@ -120,6 +120,10 @@ class Reference:
     value: str
 
 
+class Lenient(dict[str, str]):
+    """An environment for looking at a pipeline: what is not set, or no readable file, stands for itself."""
+
+
 class Expansion:
     """Expands the references in the strings of one file, and remembers what it put where."""
 
@@ -127,6 +131,8 @@ class Expansion:
         self._environ = environ
         self._base = base
         self.references: list[Reference] = []
+        self.unresolved = 0
+        """References that stand for themselves."""
 
     def expand(self, text: str, *, secret: bool, fail: Callable[[str, str], None]) -> str:
         """The text with its references replaced; `fail(message, hint)` is told what cannot be."""
@@ -156,11 +162,15 @@ class Expansion:
             try:
                 return read_secret(self._base / match["file"])
             except Unreadable as why:
+                if isinstance(self._environ, Lenient):
+                    return self._itself(match)
                 fail(f"{match[0]} cannot be read: {why}", "create the file or correct its path")
                 return None
         if match["default"] is not None:
             return self._environ.get(match["name"], "") or str(match["default"])
         value = self._environ.get(match["name"])
+        if value is None and isinstance(self._environ, Lenient):
+            return self._itself(match)
         if value is None:
             name = match["name"]
             fail(f"the variable {name} is not set", f"set it, or give a default: ${{{name}:-…}}")
@@ -168,6 +178,10 @@ class Expansion:
             fail(f"the variable {match['name']} is not UTF-8 text", "set it anew")
             return None
         return value
+
+    def _itself(self, match: re.Match[str]) -> str:
+        self.unresolved += 1
+        return match[0]
 
     def conceal(self, text: str) -> str:
         """The text with expanded values replaced by the references they came from."""

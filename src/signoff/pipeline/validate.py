@@ -21,6 +21,12 @@ from signoff.pipeline.secrets import Expansion, excerpt, holds_secret, literals,
 
 C = TypeVar("C", bound=Config)
 
+Way = tuple[str | int, ...]
+"""Keys and positions that lead to a value."""
+_NOTHING = object()
+_STAND_INS: tuple[object, ...] = ("not-known-not-known", _NOTHING, 1, "amqp://unknown/", "http://unknown/")
+"""For a value that is not known: a text, also a key of some length; the default; a number; an address."""
+
 _RANGES = {"literal_error", "enum", "value_error", "assertion_error", "multiple_of"}
 _RANGE_PREFIXES = ("greater_than", "less_than", "string_pattern", "string_too", "too_", "finite")
 
@@ -31,10 +37,11 @@ def validate(
     """The config made of the node's fields; None when there are problems."""
     problems: list[Problem] = []
     register_literals(model, node.fields)
-    expanded = _expand(node.fields, model, node, label, expansion, problems)
+    unresolved: list[Way] = []
+    expanded = _expand(node.fields, model, node, label, expansion, problems, unresolved)
     unset = {problem.line for problem in problems}
     try:
-        config = model.model_validate(expanded)
+        config = _made(model, expanded, unresolved)
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False)
         found = _translate(details, model, node, label, expansion)
@@ -51,24 +58,68 @@ def _expand(
     label: str,
     expansion: Expansion,
     problems: list[Problem],
+    unresolved: list[Way],
 ) -> dict[str, Any]:
     by_alias = _by_alias(model)
 
-    def walk(value: Any, at: str, secret: bool) -> Any:
+    def walk(value: Any, way: Way, secret: bool) -> Any:
         if isinstance(value, str):
+            at = ".".join(map(str, way))
 
             def fail(message: str, hint: str) -> None:
                 text = f'{label} field "{at}": {message}'
                 problems.append(node.problem("secret-not-set", text, at=at, hint=hint))
 
-            return expansion.expand(value, secret=secret, fail=fail)
+            before = expansion.unresolved
+            text = expansion.expand(value, secret=secret, fail=fail)
+            if expansion.unresolved > before:
+                unresolved.append(way)
+            return text
         if isinstance(value, Mapping):
-            return {key: walk(part, f"{at}.{key}", secret) for key, part in value.items()}
+            return {key: walk(part, (*way, key), secret) for key, part in value.items()}
         if isinstance(value, list | tuple):
-            return [walk(part, f"{at}.{index}", secret) for index, part in enumerate(value)]
+            return [walk(part, (*way, index), secret) for index, part in enumerate(value)]
         return value
 
-    return {key: walk(value, key, secret=holds_secret(by_alias.get(key))) for key, value in fields.items()}
+    return {key: walk(value, (key,), secret=holds_secret(by_alias.get(key))) for key, value in fields.items()}
+
+
+def _made(model: type[C], fields: dict[str, Any], unresolved: list[Way]) -> C:
+    """The config. Where a reference that stands for itself will not do, something that does stands for it:
+    whoever only looks at a pipeline needs its nodes and names. Raises what is wrong in spite of that."""
+    # All that is wrong may be wrong for want of one of them: a key that is too short, a number that is none.
+    for way in unresolved:
+        found = _wrong(model, fields, way)
+        for stand_in in _STAND_INS if found > (0, 0, 0) else ():
+            tried = _with(fields, way, stand_in)
+            if (left := _wrong(model, tried, way)) < found:
+                fields, found = tried, left
+    return model.model_validate(fields)
+
+
+def _wrong(model: type[BaseModel], fields: Mapping[str, Any], way: Way) -> tuple[int, int, int]:
+    """How much is wrong with the field the way begins with, with others, and with all of them together: that
+    comes to light only when each is right by itself."""
+    try:
+        model.model_validate(fields)
+    except ValidationError as error:
+        places = [detail["loc"][:1] for detail in error.errors(include_url=False, include_context=False)]
+        here, together = places.count(way[:1]), places.count(())
+        return here, len(places) - here - together, together
+    return 0, 0, 0
+
+
+def _with(value: Any, way: Way, stand_in: object) -> Any:
+    """A copy in which something else stands there, or nothing."""
+    step, *rest = way
+    copied: Any = dict(value) if isinstance(value, Mapping) else list(value)
+    if rest:
+        copied[step] = _with(copied[step], tuple(rest), stand_in)
+    elif stand_in is _NOTHING:
+        del copied[step]
+    else:
+        copied[step] = stand_in
+    return copied
 
 
 def register_literals(model: type[BaseModel], fields: Mapping[str, Any]) -> None:
