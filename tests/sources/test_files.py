@@ -86,6 +86,21 @@ def test_compressed_lines_are_read_and_resumed(tmp_path: Path, folder: Path) -> 
     source.close()
 
 
+def test_suffixes_are_the_same_in_capitals(tmp_path: Path, folder: Path) -> None:
+    (folder / "a.CSV").write_text("id\n1\n")
+    (folder / "b.CSV.GZ").write_bytes(gzip.compress(b"id\n2\n"))
+    assert read(tmp_path, path="in/*.CSV*")[0] == [b'{"id":"1"}', b'{"id":"2"}']
+
+
+@pytest.mark.parametrize(("path", "found"), [("in/*.settled", b"batch-7.settled"), ("in/.*", b".7.settled")])
+def test_only_what_the_source_itself_has_put_aside_is_passed_over(
+    tmp_path: Path, folder: Path, path: str, found: bytes
+) -> None:
+    for name in ("batch-7.settled", ".7.settled", ".0af1-17.settled"):
+        (folder / name).write_text(f"{name}\n")
+    assert read(tmp_path, path=path)[0] == [found]
+
+
 def test_csv_rows_become_objects_of_strings(tmp_path: Path, folder: Path) -> None:
     (folder / "a.csv").write_text('id;note\n1;"two\nlines; and a ""quote"""\n\n2;é\n')
     found, _ = read(tmp_path, delimiter=";")
@@ -278,6 +293,27 @@ def test_a_refusal_that_there_was_no_room_to_note_is_noted_when_it_is_told_again
     source.settle(acknowledged(0, 1))
     assert (folder / "a.jsonl").exists()
     source.close()
+
+
+def test_a_directory_that_cannot_be_looked_into_is_named_and_fails_a_run_that_takes_what_is_there(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "a.jsonl").write_text("1\n")
+
+    def failing(directory: str) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    source, forever = opened(tmp_path), opened(tmp_path, once=False, path="in/**/*")
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "scandir", failing)
+        with pytest.raises(SourceError, match=r"cannot look into .*in: Too many open files"):
+            source.receive(1000, 1)
+        assert drain(forever) == []
+        assert "Too many open files" in forever.trouble()
+    source.close()
+    assert payloads(drain(forever)) == [b"1"]
+    assert forever.trouble() == ""
+    forever.close()
 
 
 def no_room(*_: object) -> None:

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
+from signoff.errors import SourceError
+from signoff.sources import file_follow
 from signoff.sources.contract import Resume, Source
 from signoff.sources.files import FilesConfig
 from tests.sources.offers import acknowledged, context, drain, errors, log, payloads, receive, resume_after
@@ -251,6 +253,130 @@ def test_a_followed_file_is_drained_when_its_lines_are_settled(tmp_path: Path, p
 def test_what_cannot_be_followed_is_refused(fields: dict[str, str]) -> None:
     with pytest.raises(ValidationError, match="follow"):
         FilesConfig.model_validate({"path": "in/*", "follow": True, **fields})
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EIO, errno.EACCES])
+def test_a_directory_that_cannot_be_looked_into_is_named_and_nothing_is_gone_from_there(
+    tmp_path: Path, path: Path, code: int
+) -> None:
+    (path.parent / "deep").mkdir()
+    deep = path.parent / "deep" / "b.log"
+    write(path, "one\n")
+    write(deep, "two\n")
+    source = opened(tmp_path, path="logs/**/*.log")
+    batches = drain(source)
+    log(source, batches)
+    assert sorted(payloads(batches)) == [b"one", b"two"]
+    scandir = os.scandir
+
+    def failing(directory: str) -> Any:
+        if directory.endswith("deep"):
+            raise OSError(code, os.strerror(code), directory)
+        return scandir(directory)
+
+    with pytest.MonkeyPatch.context() as broken:
+        broken.setattr(os, "scandir", failing)
+        write(path.with_name("c.log"), "three\n")
+        write(deep, "four\n")
+        assert sorted(take(source)) == [b"four", b"three"], "the others are followed"
+        assert f"cannot look into {deep.parent}: {os.strerror(code)}" in source.trouble()
+        path.unlink()
+        log(source, [], len(batches))
+        assert take(source) == []
+        open_ = [file.known.path for file in source._files]  # type: ignore[attr-defined]
+        assert "logs/deep/b.log" in open_
+        assert (code == errno.EACCES) == ("logs/app.log" not in open_), (
+            "what is closed says nothing of others"
+        )
+    assert take(source) == [], "nothing is read again"
+    assert source.trouble() == ""
+    source.close()
+
+
+@pytest.mark.parametrize("fails", ["scandir", "open"])
+def test_a_restart_that_cannot_tell_how_far_a_file_was_read_says_so(
+    tmp_path: Path, path: Path, fails: str
+) -> None:
+    write(path, "one\n")
+    source = opened(tmp_path)
+    batches = receive(source, 1)
+    log(source, batches)
+    source.close()
+    path.rename(path.with_suffix(".1"))
+    real = getattr(os, fails)
+
+    def failing(place: Any, *args: Any, **options: Any) -> Any:
+        if str(place) in (str(path), str(path.parent), str(path.with_suffix(".1"))):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(place, *args, **options)
+
+    with pytest.MonkeyPatch.context() as broken:
+        broken.setattr(os, fails, failing)
+        with pytest.raises(SourceError, match=r"cannot read .*logs.*: Input/output error"):
+            opened(tmp_path, resume_after(batches))
+    source = opened(tmp_path, resume_after(batches), path="logs/app.*")
+    assert take(source) == []
+    source.close()
+
+
+def test_files_beyond_the_limit_of_open_files_wait_and_are_named(
+    tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_follow, "descriptors", lambda: 2)
+    for n in range(3):
+        write(path.with_name(f"{n}.log"), f"of {n}\n")
+        os.utime(path.with_name(f"{n}.log"), (1000 + n, 1000 + n))
+    source = opened(tmp_path, path="logs/*.log")
+    batches = drain(source)
+    log(source, batches)
+    assert payloads(batches) == [b"of 0", b"of 1"]
+    assert "logs/2.log: too many files are followed" in source.trouble()
+    path.with_name("0.log").unlink()
+    assert take(source) == [b"of 2"]
+    assert source.trouble() == ""
+    source.close()
+
+
+@pytest.mark.parametrize("moved_to", ["logs/app.log.1", "logs/old/app.log.1"])
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_rotated_file_is_not_read_again_after_a_restart_or_a_copy(
+    tmp_path: Path, path: Path, moved_to: str, copied: bool
+) -> None:
+    (path.parent / "old").mkdir()
+    write(path, "".join(f"old line {n}\n" for n in range(50)))
+    source = opened(tmp_path, path="logs/**/app.log*")
+    batches = receive(source, 50)
+    path.rename(tmp_path / moved_to)
+    write(path, "new\n")
+    batches += drain(source)
+    log(source, batches)
+    source.close()
+    base = tmp_path
+    if copied:
+        base = tmp_path.with_name(tmp_path.name + "-copy")
+        shutil.copytree(tmp_path, base)
+    write(base / moved_to, "late\n")
+    source = opened(base, resume_after(batches), path="logs/**/app.log*")
+    assert take(source) == [b"late"]
+    source.close()
+
+
+def test_a_place_that_the_log_told_is_noted_before_lines_of_another_file(tmp_path: Path, path: Path) -> None:
+    """The note of the last lines is not synced: a power cut may take it."""
+    write(path, "one\ntwo\n")
+    source = opened(tmp_path, path="logs/*.log")
+    batches = receive(source, 2)
+    log(source, batches)
+    source._notes._db.execute("DELETE FROM places")  # type: ignore[attr-defined]
+    source.close()
+    source = opened(tmp_path, resume_after(batches), path="logs/*.log")
+    write(path.with_name("b.log"), "other\n")
+    batches += receive(source, 1)
+    log(source, batches)
+    source.close()
+    source = opened(tmp_path, resume_after(batches), path="logs/*.log")
+    assert payloads([*batches, *drain(source)]) == [b"one", b"two", b"other"]
+    source.close()
 
 
 def no_room(*_: object, **__: object) -> None:

@@ -12,11 +12,12 @@ Files are only read: nothing is told to them, so settling does nothing.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import resource
 import stat
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,14 +31,19 @@ from signoff.errors import SourceError
 from signoff.globs import fixed_part, is_glob, pattern_of
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
 from signoff.sources.events import Piece, event_batch
+from signoff.sources.file_follow_again import Whereabouts, cannot_go_on
 from signoff.sources.file_follow_notes import Followed, FollowNotes, Place
 from signoff.sources.file_packed import is_packed
-from signoff.sources.file_places import Places
+from signoff.sources.file_places import Places, is_gone, shown
 from signoff.sources.file_tail import HEAD_BYTES, Tail
 
 logger = logging.getLogger(__name__)
 
 BATCH_BYTES = 4 * 1024**2
+MOST_OPEN = 65_536
+RESERVED = 64
+"""How many descriptors are left to the log and whatever else the process opens."""
+TOO_MANY = "too many files are followed for the limit of open files (ulimit -n)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +103,14 @@ class FollowSource(Source):
         self._prefix = f"{self._base}{os.sep}"
         self._next_sequence = self._durable = resume.next_sequence
         self._owed.add_range(resume.settled_upto, resume.next_sequence)
+        self._room = descriptors()
         self._notes = FollowNotes(context.directory / "follow.db")
+        whereabouts = Whereabouts(self._base, self._places, copied=self._notes.copied)
         for known in self._notes.load(resume):
-            self._find_again(known)
+            file = self._find_again(known, whereabouts)
+            if file is not None and known.unit == resume.unit:
+                # The note of it may have gone with the power: it is written with that of the next file.
+                self._last = Place(known.unit, resume.next_sequence, known.position, file.tail.tail())
 
     def receive(self, max_events: int, timeout_s: float) -> pa.RecordBatch | None:
         deadline = time.monotonic() + timeout_s
@@ -111,8 +122,9 @@ class FollowSource(Source):
             if self._ready:
                 return self._hand_out()
             if self._once:
-                if self._unreadable:
-                    raise SourceError("; ".join(self._unreadable.values()))
+                closed = {**self._unreadable, **self._places.trouble(walked=False)}
+                if closed:
+                    raise SourceError("; ".join(closed.values()))
                 raise EndOfSource
             wait = min(self._look_at, deadline) - time.monotonic()
             if wait > 0:
@@ -134,7 +146,7 @@ class FollowSource(Source):
         return not self._owed
 
     def trouble(self) -> str:
-        return next(iter(self._unreadable.values()), "")
+        return next(iter({**self._places.trouble(), **self._unreadable}.values()), "")
 
     def close(self) -> None:
         for file in [*self._files, *self._cut]:
@@ -210,17 +222,38 @@ class FollowSource(Source):
     def _look(self) -> None:
         """Which files are there, under which names, and whether they are still what they were."""
         self._look_at = time.monotonic() + self._rules.poll_ms / 1000
-        self._unreadable = {}
+        before, self._unreadable = self._unreadable, {}
+        failed = self._places.failed
         there: dict[tuple[int, int], tuple[int, str]] = {}
         for path in self._places.find():
-            with suppress(OSError):
+            try:
                 status = os.stat(path)  # noqa: PTH116
-                if stat.S_ISREG(status.st_mode) and not self._is_skipped(path):
-                    there.setdefault((status.st_dev, status.st_ino), (status.st_mtime_ns, path))
+            except OSError as error:
+                if not is_gone(error):
+                    self._places.failed[path] = error
+                continue
+            if stat.S_ISREG(status.st_mode) and not self._is_skipped(path):
+                there.setdefault((status.st_dev, status.st_ino), (status.st_mtime_ns, path))
+        for path, reason in self._places.trouble().items():
+            if path not in failed:
+                logger.warning("%s", reason)
         for file in list(self._files):
-            self._follow_one(file, there.pop(file.tail.key, (0, None))[1])
+            now = there.pop(file.tail.key, (0, None))[1]
+            if now is not None or not self._in_doubt(file) or file.tail.truncated():
+                self._follow_one(file, now)
         for _, path in sorted(there.values()):
             self._begin(path)
+        for path in self._unreadable.keys() - before.keys():
+            logger.warning("%s", self._unreadable[path])
+
+    def _in_doubt(self, file: _File) -> bool:
+        """Whether it may be where it was though it was not found, since that place could not be looked into.
+        What is closed to the user says nothing of other places; anything else may be true of all of them."""
+        place = str(self._base / file.known.path)
+        return any(
+            not isinstance(error, PermissionError) or place == path or place.startswith(f"{path}{os.sep}")
+            for path, error in self._places.failed.items()
+        )
 
     def _follow_one(self, file: _File, path: str | None) -> None:
         """`path` is where it is found now."""
@@ -259,6 +292,8 @@ class FollowSource(Source):
     def _begin(self, path: str) -> None:
         """A file that was not there before."""
         try:
+            if len(self._files) + len(self._cut) >= self._room:
+                raise OSError(errno.EMFILE, TOO_MANY)
             tail = Tail(Path(path), 0, self._rules.max_event_bytes)
         except FileNotFoundError:
             return
@@ -275,10 +310,8 @@ class FollowSource(Source):
         self._files.append(_File(Followed(tail.unit, name, tail.inode, head, size), tail))
 
     def _pass_over(self, path: str, error: OSError) -> None:
-        name = path.removeprefix(self._prefix)
-        reason = f"cannot read {name}: {error.strerror}; make it readable, and it goes on"
-        logger.warning("%s", reason)
-        self._unreadable[path] = reason
+        name = shown(path.removeprefix(self._prefix))
+        self._unreadable[path] = f"cannot read {name}: {error.strerror}; make it readable, and it goes on"
 
     def _let_go(self, file: _File) -> None:
         self._notes.forget(file.known.unit)
@@ -296,38 +329,31 @@ class FollowSource(Source):
 
     # After a restart
 
-    def _find_again(self, known: Followed) -> None:
+    def _find_again(self, known: Followed, whereabouts: Whereabouts) -> _File | None:
         """Go on with a file from before: under its name, or the one it was rotated to."""
-        for path in self._may_be(known):
+        for path in whereabouts.of(known):
             try:
+                if len(self._files) >= self._room:
+                    raise OSError(errno.EMFILE, TOO_MANY)
                 tail = Tail(path, known.unit, self._rules.max_event_bytes, known.position)
-            except OSError:
-                continue
-            if self._is_same(known, tail):
+            except OSError as error:
+                if is_gone(error) or (path != self._base / known.path and self._notes.copied):
+                    continue
+                raise cannot_go_on(path, error) from error
+            if tail.key not in whereabouts.taken and self._is_same(known, tail):
+                whereabouts.taken.add(tail.key)
                 known.inode = tail.inode
                 self._files.append(_File(known, tail, handed=self._next_sequence))
                 if self._notes.copied:
                     self._notes.change(known)
-                return
+                return self._files[-1]
             tail.close()
         logger.warning(
             "%s is gone, or holds something else: if lines were written to it after the %d bytes that were "
             "read, they were not seen", known.path, known.position,
         )  # fmt: skip
         self._notes.forget(known.unit)
-
-    def _may_be(self, known: Followed) -> Iterator[Path]:
-        path = self._base / known.path
-        if self._notes.copied:
-            yield path
-            return
-        with suppress(OSError), os.scandir(path.parent) as entries:
-            found = [entry for entry in entries if entry.inode() == known.inode]
-            for entry in sorted(found, key=lambda entry: entry.name != path.name):
-                yield Path(entry.path)
-        with suppress(OSError):
-            if path.is_symlink() and path.stat().st_ino == known.inode:
-                yield path
+        return None
 
     def _is_same(self, known: Followed, tail: Tail) -> bool:
         if tail.size() < known.position or tail.head(known.head_bytes) != (known.head, known.head_bytes):
@@ -336,3 +362,14 @@ class FollowSource(Source):
 
     def _shown(self, file: _File) -> str:
         return os.fsencode(file.known.path).decode("utf-8", "replace").removeprefix("./")
+
+
+def descriptors() -> int:
+    """How many files may be followed at once; the limit is raised as far as the user may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_OPEN if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN)
+    if 0 <= soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    return MOST_OPEN if soft == resource.RLIM_INFINITY else max(1, soft - RESERVED)

@@ -6,7 +6,7 @@ says up to which sequence number of the log it holds; those that are ahead of th
 undone. So every line is handed out once, also across a SIGKILL or a loss of power at any moment.
 
 A file is known by its inode and its first bytes, whatever it is called by now. Of notes that were copied with
-their project inodes say nothing: then it is known by its path.
+their project inodes say nothing: then it is known by its bytes.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from signoff.errors import SourceError
 from signoff.globs import fixed_part, is_glob, pattern_of
 from signoff.sources.contract import Resume
 from signoff.sources.file_content import ContentFile, Stamp
-from signoff.sources.file_places import Away, Places
+from signoff.sources.file_places import Away, Places, is_gone
 from signoff.sources.file_registry import ANY_INODE, FileRegistry, Found, Known
 
 STEP_FILES = 64
@@ -116,6 +116,10 @@ class FileSearch:
         self.look_at = time.monotonic() + max(self._rules.poll_ms / 1000, REST * self._spent)
         return [found for _, found in sorted(self._found, key=lambda row: (row[0], row[1].path))]
 
+    def trouble(self, *, walked: bool = True) -> dict[str, str]:
+        """Of places that could not be looked into, by their path."""
+        return self._places.trouble(walked=walked)
+
     def close(self) -> None:
         if self._checking is not None:
             self._checking.close()
@@ -133,7 +137,9 @@ class FileSearch:
             self.looked_at += 1
             try:
                 status = os.stat(path)  # noqa: PTH116  (a Path for each of 50,000 files takes its time)
-            except OSError:
+            except OSError as error:
+                if not is_gone(error):
+                    self._places.failed[path] = error
                 continue
             if stat.S_ISREG(status.st_mode):
                 self._one(path, Stamp.of(status), before, unsure, now)

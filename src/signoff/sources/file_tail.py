@@ -8,6 +8,7 @@ descriptor, so a file keeps being read under whatever name it has by now.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -32,7 +33,7 @@ class Tail:
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             os.close(self._descriptor)
-            raise FileNotFoundError(f"{path} is no regular file")
+            raise FileNotFoundError(errno.ENOENT, "no regular file", str(path))
         self.unit, self.inode = unit, status.st_ino
         self.key = status.st_dev, status.st_ino
         """No other file that is there has this; inodes alone are those of one file system."""

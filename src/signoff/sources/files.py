@@ -292,7 +292,9 @@ class FilesSource(Source):
             raise SourceError(self._put_away.trouble)
 
     def trouble(self) -> str:
-        return self._put_away.trouble or next(iter(self._unreadable.values()), "")
+        return self._put_away.trouble or next(
+            iter({**self._unreadable, **self._search.trouble()}.values()), ""
+        )
 
     def drained(self) -> bool:
         return not len(self._open) and not len(self._put_away)
@@ -551,8 +553,9 @@ class FilesSource(Source):
 
     def _end(self) -> None:
         """Everything that was there is read."""
-        if self._unreadable:
-            raise SourceError("; ".join(self._unreadable.values()))
+        closed = {**self._unreadable, **self._search.trouble(walked=False)}
+        if closed:
+            raise SourceError("; ".join(closed.values()))
         raise EndOfSource
 
     # Settling
