@@ -1,7 +1,8 @@
 """The time of a test in SQL: `now()` and its kin become the time that the test gives.
 
 Spark takes the time of the machine when it plans a query, and lets nobody say another. So the text of
-expressions is changed before it is compiled: outside quotes and comments, and only whole words.
+expressions is changed before it is compiled: outside quotes and comments, and only whole words. A text that
+is no expression stays: a schema may name a column `current_date`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,22 @@ _PASSED_OVER = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\
 _CALLS, _WORDS = "now|curdate", "current_timestamp|current_date|localtimestamp"
 _TIMES = rf"(?<![\w.])(?:(?P<call>{_CALLS})\s*\(\s*\)|(?P<word>{_WORDS})\b(?:\s*\(\s*\))?)"
 _FOUND = re.compile(f"{_PASSED_OVER}|{_TIMES}", re.IGNORECASE | re.DOTALL)
+
+
+EXPRESSIONS: Mapping[str, tuple[str, ...]] = {
+    "filter": ("where",),
+    "select": ("columns",),
+    "route": ("routes",),
+    "validate": ("rules",),
+    "unfold": ("column",),
+    "merge": ("columns",),
+    "window": ("aggregates",),
+    "fold": ("until", "columns"),
+    "sample": ("key",),
+}
+"""The fields of transforms that hold SQL. Other transforms have none."""
+_IN_MODELS = ("where",)
+"""The same of what is written inside such a field: a rule has a `reason` as well."""
 
 
 def at(now: datetime, sql: str) -> str:
@@ -45,7 +62,7 @@ def with_now(config: T, now: datetime) -> T:
     changed = {
         name: _changed(value, now)
         for name, value in config.__dict__.items()
-        if name not in ("type", "input", "inputs", "url", "function")
+        if name in EXPRESSIONS.get(config.type, ())
     }
     different = {name: value for name, value in changed.items() if value is not getattr(config, name)}
     return config.model_copy(update=different) if different else config
@@ -63,7 +80,7 @@ def _changed(value: Any, now: datetime) -> Any:
         several = [_changed(part, now) for part in value]
         return value if all(map(_is, several, value)) else type(value)(several)
     if isinstance(value, BaseModel):
-        fields = {name: _changed(part, now) for name, part in value.__dict__.items()}
+        fields = {name: _changed(part, now) for name, part in value.__dict__.items() if name in _IN_MODELS}
         update = {name: part for name, part in fields.items() if part is not value.__dict__[name]}
         return value.model_copy(update=update) if update else value
     return value

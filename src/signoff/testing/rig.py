@@ -29,6 +29,7 @@ from signoff.testing.fixed_now import with_now
 from signoff.transforms.contract import Step, Transform
 from signoff.transforms.enrich import EnrichConfig
 from signoff.transforms.frame import View, unified
+from signoff.transforms.lookup import LookupConfig
 from signoff.transforms.parse_json import parse
 from signoff.transforms.window import WindowConfig
 
@@ -53,6 +54,7 @@ def rigged(
     graph: Graph, case: Case, state: Path, run: str, spark: SparkSession, look_at: Iterable[str] = ()
 ) -> Graph:
     """The pipeline that the test runs. Raises PipelineError where a test cannot be run as it is written."""
+    _refuse_servers(graph)
     given = {name for step in case.steps() for name in step.events}
     nodes = {name: _exchanged(node, case, run) for name, node in graph.nodes.items()}
     wanted = {name for name in (*case.expect, *look_at) if name not in graph.sinks}
@@ -69,6 +71,17 @@ def rigged(
         line = graph.tests.lines.get(case.name, 0)
         raise PipelineError([Problem("unreachable", message, hint, graph.file, line)])
     return whole
+
+
+def _refuse_servers(graph: Graph) -> None:
+    """No test asks a server: which rows it has today is nothing that can be expected."""
+    for node in graph.transforms.values():
+        if isinstance(node.config, LookupConfig) and node.config.table.url is not None:
+            message = f'lookup "{node.name}" reads its table from PostgreSQL, which a test does not ask'
+            hint = (
+                f"give the test a file: --set 'transforms.{node.name}.from={{path: table.csv}}', or a profile"
+            )
+            raise PipelineError([Problem("bad-table", message, hint, node.file or graph.file, node.line)])
 
 
 def tap_of(name: str) -> str:

@@ -34,6 +34,7 @@ from signoff.sinks.contract import EVENT_ID
 from signoff.testing import collected
 from signoff.testing.rig import ROWS, rigged
 from signoff.testing.script import ScriptedEngine
+from signoff.transforms.lookup_tables import TABLES
 
 Events = Mapping[str, Sequence[Any]]
 """By node: payloads (texts, bytes, or what is written as JSON), or `Event`s."""
@@ -105,6 +106,7 @@ def run_case(
 ) -> Result:
     """Run one test of a pipeline."""
     session = spark or shared_session(graph)
+    TABLES.forget()  # a test before may have written other files
     run = uuid.uuid4().hex
     collected.begin(run)
     directory = Path(tempfile.mkdtemp(prefix="signoff-test-"))

@@ -50,6 +50,11 @@ class Tables:
         self._tried: dict[str, float] = {}
         self._alone = threading.Lock()
 
+    def forget(self) -> None:
+        """Read all tables anew when they are next needed."""
+        with self._alone:
+            self._loaded.clear()
+
     def get(self, name: str, key: str, read: Read, refresh_s: float | None) -> Loaded:
         """The table, read again if it is due. Raises TableError if it was never read."""
         with self._alone:
