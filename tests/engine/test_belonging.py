@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ import pytest
 from pyroaring import BitMap64
 
 from signoff.catalog import default
-from signoff.engine import belonging
+from signoff.engine import belonging, copies
 from signoff.engine.belonging import Belonging
 from signoff.engine.giving_up import drop, reset, stranded
 from signoff.errors import StateError
@@ -29,6 +30,7 @@ from signoff.pipeline.graph import Graph
 from signoff.pipeline.load import load
 from signoff.pipeline.model import LogSettings
 from signoff.sources.contract import EVENT_SCHEMA
+from signoff.sources.files import FilesConfig
 from signoff.state.key_index import FILE, KeyIndex
 
 PIPELINE = """
@@ -546,6 +548,55 @@ def test_a_copy_that_shares_a_place_with_its_original_is_refused_until_that_is_g
     assert begin(Place(tmp_path / "three"), OUTSIDE) == before, (
         "renamed: the same, though a copy has its place"
     )
+
+
+@pytest.mark.case(43)
+def test_a_copy_is_known_whatever_inodes_and_hosts_are_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inodes are numbered by file system, and a snapshot keeps them; a container has a new name each time."""
+    place = Place(tmp_path / "one")
+    begin(place, OUTSIDE)
+    copy = copied(place, tmp_path / "two")
+    noted = copies.Place.of(place.state, place.file.parent)
+    now = copies.Place.of(copy.state, copy.file.parent)
+    with place.ledger() as ledger:
+        identity = Belonging(place.state, ledger, LogReader)._identity()
+    assert identity is not None
+    assert copies.is_copy(replace(noted, host="another"), now, identity.state)
+    alike = replace(now, inode=noted.inode)
+    assert not copies.is_copy(noted, alike, identity.state), "renamed, on the same file system"
+    monkeypatch.setattr(copies, "_ledger_at", lambda state: (len(state), noted.inode))
+    (tmp_path / "three, elsewhere").symlink_to(tmp_path / "two")
+    elsewhere = replace(alike, path=str(tmp_path / "three, elsewhere" / "state"))
+    assert copies.is_copy(noted, elsewhere, identity.state), "the same number on another file system"
+    assert not copies.is_copy(noted, alike, identity.state), "the same one by another way"
+
+
+@pytest.mark.case(43)
+@pytest.mark.parametrize(
+    ("config", "link"),
+    [
+        ({"path": "./in/*/*.jsonl"}, "in/day"),
+        ({"path": "./in/**/*.jsonl"}, "in/deep/day"),
+        ({"path": "./in/*.jsonl"}, "in/one.jsonl"),
+        ({"path": "./in", "on_acknowledge": "move", "move_to": "./done"}, "done"),
+        ({"path": "./none/*", "on_acknowledge": "move", "move_to": "./done"}, "done"),
+        ({"path": "./in", "on_acknowledge": "move"}, "in/acknowledged"),
+        ({"path": "./in", "on_refuse": "move", "refused_to": "./bad/files"}, "bad"),
+    ],
+)
+def test_files_that_a_link_leads_to_outside_of_the_project_are_shared_with_its_copy(
+    tmp_path: Path, config: dict[str, str], link: str
+) -> None:
+    project, files = tmp_path / "project", FilesConfig.model_validate(config)
+    (project / "in" / "deep").mkdir(parents=True)
+    (project / link).parent.mkdir(exist_ok=True)
+    for place, belongs in ((project / "inside", True), (tmp_path / "outside", False)):
+        place.touch() if link.endswith(".jsonl") else place.mkdir()
+        (project / link).unlink(missing_ok=True)
+        (project / link).symlink_to(place)
+        assert files.belongs_to_project(project) == belongs
 
 
 @pytest.mark.case(43)

@@ -5,10 +5,11 @@ the one take the place of others of the other: acknowledged, and lost. So a copy
 original does not run while that exists. A copy of a whole project, of which every place is its own, goes on
 by itself, with an identity of its own.
 
-How it is told: the ledger notes where it is (path, inode, host) at each run. The same inode is the same state
-directory, wherever it was moved. Another inode is a copy if the noted place still holds a ledger of the same
-identity; if it does not, the directory was moved or restored. Nobody can look at another machine: then it is
-said where the state was used last.
+How it is told: the ledger notes where it is (path, inode, host) at each run. One that is elsewhere is a copy
+if the noted place still holds another ledger of the same identity, whatever the host is called by now; if it
+does not, the directory was moved or restored. Unless it is the copy that is in the noted place: the same
+inode as noted, on the same file system, is the original, renamed. Nobody can look at another machine: then it
+is said where the state was used last.
 """
 
 from __future__ import annotations
@@ -53,15 +54,27 @@ class Place:
 
 def is_copy(noted: Place | None, now: Place, identity: str) -> bool:
     """Whether the original is another directory that is still there."""
-    if noted is None or noted.inode == now.inode or noted.path == now.path:
+    if noted is None or noted.path == now.path:
         return False
-    if noted.host != now.host:
-        logger.warning(
-            "%s was last used on %s, in %s, and is taken to have moved here; if a run still uses it there, "
-            "stop one of both: their events have the same ids", now.path, noted.host, noted.path,
-        )  # fmt: skip
+    if _identity_in(Path(noted.path)) != identity:
+        if noted.host != now.host:
+            logger.warning(
+                "%s was last used on %s, in %s, and is taken to have moved here; if a run still uses it "
+                "there, stop one of both: their events have the same ids", now.path, noted.host, noted.path,
+            )  # fmt: skip
         return False
-    return _identity_in(Path(noted.path)) == identity
+    there, here = _ledger_at(noted.path), _ledger_at(now.path)
+    if there == here:  # by another way
+        return False
+    # Numbers of inodes are of one file system: on another, or in a snapshot, a copy may have the same.
+    renamed = noted.inode == now.inode and there[0] == here[0]
+    return not renamed
+
+
+def _ledger_at(state: str) -> tuple[int, int]:
+    """Device and inode."""
+    found = os.stat(Path(state) / LEDGER)  # noqa: PTH116
+    return found.st_dev, found.st_ino
 
 
 def refuse_shared(noted: Place, now: Place, nodes: Mapping[str, NodeConfig]) -> None:

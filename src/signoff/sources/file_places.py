@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import errno
 import fnmatch
+import itertools
 import os
 import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from signoff.globs import is_glob, plain, steps_match
+from signoff.globs import fixed_part, is_glob, plain, steps_match
 from signoff.sources.file_moves import ASIDE
 
 Away = tuple[tuple[Path | None, str], ...]
@@ -52,6 +53,18 @@ class Places:
                 for path in _entries(directory, name, self.failed):
                     if not (path.endswith(ASIDE) and OWN.fullmatch(os.path.basename(path))):  # noqa: PTH119
                         yield path
+
+    def lie_within(self, project: Path) -> bool:
+        """Whether all that is found, and where it is put, is really below a directory, links followed."""
+        looked_into = [directory for directory, _ in self._directories()]
+        put = [str(to) for to, _ in self._away if to is not None]
+        put += [str(Path(place, name)) for to, name in self._away if to is None for place in looked_into]
+        links = filter(os.path.islink, self.find())
+        real = os.path.realpath(project)
+        return all(
+            Path(os.path.realpath(place)).is_relative_to(real)
+            for place in itertools.chain([fixed_part(self._pattern)], looked_into, put, links)
+        )
 
     def _directories(self) -> Iterator[tuple[str, str | None]]:
         """Each directory to look into, and what its files must be called."""

@@ -27,7 +27,7 @@ from pyroaring import BitMap64
 
 from signoff.durable import make_directory
 from signoff.errors import SourceError
-from signoff.globs import fixed_part, pattern_of
+from signoff.globs import pattern_of
 from signoff.pipeline.model import SourceConfig, TypedRows
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
 from signoff.sources.events import event_batch
@@ -35,6 +35,7 @@ from signoff.sources.file_content import ContentFile
 from signoff.sources.file_follow import FollowRules, FollowSource
 from signoff.sources.file_formats import open_reader
 from signoff.sources.file_packed import is_packed, without_packing
+from signoff.sources.file_places import Places
 from signoff.sources.file_reader import Format, Reader, Shape
 from signoff.sources.file_registry import ANY_INODE, FileRegistry, Found, Known, Note
 from signoff.sources.file_search import FileSearch, Rules
@@ -175,7 +176,8 @@ class FilesConfig(SourceConfig):
         )
 
     def belongs_to_project(self, base: Path) -> bool:
-        return Path(os.path.realpath(fixed_part(self.reads(base)))).is_relative_to(base.resolve())
+        away = tuple((directory, name) for _, directory, name in self.puts_away(base))
+        return Places(self.reads(base), str(base / self.path), away).lie_within(base)
 
     def takes_files_away(self) -> bool:
         return self.on_acknowledge != "keep" or self.on_refuse != "keep"
