@@ -99,6 +99,24 @@ def test_what_others_could_have_written_is_not_used(jars: Path, runs: list[str])
     assert class_archive.use("") == ""
 
 
+def test_what_others_could_have_put_another_in_the_place_of_is_not_used(jars: Path, runs: list[str]) -> None:
+    place = class_archive.make()
+    assert place is not None
+    above = place.parent.parent
+    for mode, used in ((0o777, False), (0o775, False), (0o1777, True), (0o755, True)):
+        above.chmod(mode)
+        assert bool(class_archive.use("")) is used, oct(mode)
+    elsewhere = above.with_name("elsewhere")
+    elsewhere.mkdir()
+    above.rename(elsewhere / "cache")
+    above.symlink_to(elsewhere / "cache")
+    assert class_archive.use("") != ""
+    elsewhere.chmod(0o777)
+    assert class_archive.use("") == ""
+    place.unlink()
+    assert class_archive.make() is None
+
+
 def test_two_do_not_make_it_at_once_and_what_a_dead_one_left_is_removed(jars: Path, runs: list[str]) -> None:
     place = class_archive.archive()
     assert place is not None

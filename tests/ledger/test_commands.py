@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -15,6 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from signoff.cli import app
+from signoff.cli.terminal import harmless
 from signoff.errors import StateError
 from signoff.ledger import DeadLetter, DeadLetters, Ledger, Outcome, Resolution, RowRef, RunLock, SinkState
 from signoff.ledger.dead_letters import close_letters
@@ -199,6 +201,36 @@ def test_one_letter_is_shown_whole(filled: Path) -> None:
         "file": "a"
     }
     assert run("dead-letters", "show", filled, "incoming/2").exit_code == 1
+
+
+def test_what_input_says_to_a_terminal_is_written_out_and_not_obeyed(
+    filled: Path, letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters.add(
+        [DeadLetter("incoming/1", "table", "no: \x1b[2K\r\x9b1G", b"\x1b]52;c;eA==\x07{", {"h": "\x7f"})]
+    )
+    calls = [
+        ("list",),
+        ("list", "--json"),
+        ("show", "incoming/1"),
+        ("show", "incoming/1", "--json"),
+        ("export",),
+    ]
+    commands = [("dead-letters", name, filled, *more) for name, *more in calls]
+    commands += [("explain", filled, "incoming/1")]
+    assert any("\x1b" in run(*command).stdout for command in commands), "into a file it goes as it is"
+    monkeypatch.setattr("signoff.cli.terminal.is_terminal", lambda stream: True)
+    for command in commands:
+        said = run(*command).stdout
+        assert said and not set(said) & {*"\x1b\r\x07\x7f\x9b"} and "\\u001b[2K" in said, command
+
+
+def test_a_terminal_is_known_as_one(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    with open(theirs, "w") as terminal, open(tmp_path / "file", "w") as file:
+        assert harmless("\x1b[2K\tä\n", terminal) == "\\u001b[2K\tä\n"
+        assert harmless("\x1b[2K", file) == "\x1b[2K"
+    os.close(ours)
 
 
 def test_dropped_letter_is_accounted_for(filled: Path) -> None:

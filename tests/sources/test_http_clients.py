@@ -16,11 +16,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 
 from signoff.errors import SourceError
+from signoff.log import LogReader
 from signoff.sources import http_guard, http_uploads
-from signoff.sources.http import HttpConfig
+from signoff.sources.contract import Resume, SourceContext
+from signoff.sources.http import ADDRESS_FILE, HttpConfig
 from signoff.sources.http_requests import Answer, Inbox
 from signoff.sources.http_server import HttpServer
 from signoff.sources.http_uploads import Rejected, Uploads
@@ -327,6 +330,51 @@ def test_a_token_need_not_be_ascii(serve: Callable[..., Serving], encoding: str)
         serving.post(headers={"Authorization": "Bearer schl\u00fcssel".encode(encoding)}).status_code == 200
     )
     assert serving.post(headers={"Authorization": "Bearer schlussel"}).status_code == 401
+
+
+def test_why_somebody_is_not_ready_is_said_only_with_the_token(tmp_path: Path) -> None:
+    for token, given, says in (("t", "t", "pw"), ("t", "x", None), ("t", None, None), (None, None, "pw")):
+        settings = HttpConfig(port=0, token=token).build(tmp_path)._server_settings()  # type: ignore[attr-defined, arg-type]
+        server = HttpServer(settings, Inbox(1, 0), lambda: {"table": "host db, user x: pw"})
+        server.start()
+        try:
+            headers = {} if given is None else {"Authorization": f"Bearer {given}"}
+            answer = httpx.get(f"{server.address}ready", headers=headers)
+        finally:
+            server.close()
+        assert answer.status_code == 503 and list(answer.json()["not_ready"]) == ["table"]
+        assert ("user x" in answer.text) is (says is not None)
+
+
+def test_a_request_of_which_only_a_part_is_in_the_log_in_time_is_answered(tmp_path: Path) -> None:
+    source = HttpConfig(port=0, acknowledge_within=0.2).build(tmp_path)
+    context = SourceContext(
+        "incoming", tmp_path, False, tmp_path, LogReader(tmp_path / "log"), state=tmp_path
+    )
+    source.open(context, Resume(0, None, None, 0))
+    answers: list[httpx.Response] = []
+    address = orjson.loads((tmp_path / ADDRESS_FILE).read_bytes())["address"]
+    asks = threading.Thread(
+        target=lambda: answers.append(httpx.post(address, content=b"[1,2,3]", timeout=60)), daemon=True
+    )
+    asks.start()
+    try:
+        wait_until(lambda: source.receive(2, 0.1) is not None)
+        source.logged(0, 2)
+
+        def answered() -> bool:
+            source.tend()  # the log is full: nothing more is received
+            assert source.expire() == {}
+            return bool(answers)
+
+        wait_until(answered)
+        assert answers[0].status_code == 503 and "it counts as expired" in answers[0].text
+        assert source.receive(2, 0.1) is not None  # there is room again
+        source.logged(2, 1)
+        assert set(source.expire()) == {0, 1, 2}
+    finally:
+        source.close()
+        asks.join()
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,7 @@ from signoff.cli.letter_text import as_dict, edited, payload_of, short
 from signoff.cli.reading import AsJson, PipelineFile, load_for_reading, table, when
 from signoff.cli.replayed import BEING_DROPPED, IN_VAIN, end_of, print_counts, report
 from signoff.cli.replaying import replay_letters
+from signoff.cli.terminal import harmless, say
 from signoff.durable import whole_file
 from signoff.engine.gone import obstacle, stage_names
 from signoff.ledger import DeadLetter, DeadLetters, Ledger, RunLock, drop_letters
@@ -87,9 +88,9 @@ def list_letters(
          short(x.reason)]
         for x in found
     ]  # fmt: skip
-    typer.echo(table(["event", "stage", "since", "status", "tried", "reason"], rows, right=["tried"]))
+    say(table(["event", "stage", "since", "status", "tried", "reason"], rows, right=["tried"]))
     for why, number in Counter(obstacles.values()).most_common(_REASONS):
-        typer.echo(f"* {number} cannot be replayed: {why}")
+        say(f"* {number} cannot be replayed: {why}")
 
 
 @app.command()
@@ -125,11 +126,11 @@ def show(
     for letter in found:
         fields = as_dict(letter, obstacle(names, letter, cut))
         if as_json:
-            typer.echo(json.dumps(fields, ensure_ascii=False))
+            say(json.dumps(fields, ensure_ascii=False))
         else:
             for name, value in fields.items():
                 text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-                typer.echo(f"{name}: {text}")
+                say(f"{name}: {text}")
 
 
 @app.command()
@@ -317,6 +318,6 @@ def _write(
     )
     for letter in found:
         fields = as_dict(letter, obstacle(names, letter, cut))
-        out.write(json.dumps(fields, ensure_ascii=False) + "\n")
+        out.write(harmless(json.dumps(fields, ensure_ascii=False), out) + "\n")
         number += 1
     return number

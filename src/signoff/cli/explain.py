@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from signoff.cli.reading import AsJson, PipelineFile, dash, load_for_reading, table, when
+from signoff.cli.terminal import say
 from signoff.ledger.explain import Explanation, explain
 from signoff.ledger.outcome import EventId
 from signoff.link.lookup import rows_in_buffers
@@ -41,11 +42,11 @@ def command(
     ]
     if as_json:
         found = _as_dict(story) | {"buffered": [_as_dict(row) for row in rows]}
-        typer.echo(json.dumps(found, ensure_ascii=False))
+        say(json.dumps(found, ensure_ascii=False))
     else:
         _print(story)
         for row in rows:
-            typer.echo("")
+            say("")
             _print(row)
     if story.state == "unknown":
         raise typer.Exit(1)
@@ -53,23 +54,23 @@ def command(
 
 def _print(story: Explanation) -> None:
     told = {True: "acknowledged", False: "not acknowledged", None: ""}[story.acknowledged]
-    typer.echo(f"{story.event_id}: {dash(story.state)}{', ' + told if told else ''}")
-    typer.echo(f"  {story.why}")
+    say(f"{story.event_id}: {dash(story.state)}{', ' + told if told else ''}")
+    say(f"  {story.why}")
     if story.received_at:
-        typer.echo(f"  received {story.received_at}")
+        say(f"  received {story.received_at}")
     if story.lines:
-        typer.echo(table(["stage", "row", "state", ""], [[x.stage, x.event_id, dash(x.state), x.text]
+        say(table(["stage", "row", "state", ""], [[x.stage, x.event_id, dash(x.state), x.text]
                                                          for x in story.lines]))  # fmt: skip
     for letter in story.letters:
-        typer.echo(f"dead letter at {letter.stage} ({letter.status}, {when(letter.at)}): {letter.reason}")
+        say(f"dead letter at {letter.stage} ({letter.status}, {when(letter.at)}): {letter.reason}")
         if letter.first_reason:
-            typer.echo(f"  failed first: {letter.first_reason}")
+            say(f"  failed first: {letter.first_reason}")
     if story.headers:
-        typer.echo("headers: " + json.dumps(dict(story.headers), ensure_ascii=False))
+        say("headers: " + json.dumps(dict(story.headers), ensure_ascii=False))
     if story.payload is not None:
         more = "…" if len(story.payload) > _SHOWN else ""
         kind = "" if story.payload_encoding == "utf-8" else f" ({story.payload_encoding})"
-        typer.echo(f"payload{kind}: {story.payload[:_SHOWN]}{more}")
+        say(f"payload{kind}: {story.payload[:_SHOWN]}{more}")
 
 
 def _as_dict(story: Explanation) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 import typer
 
+from signoff.cli.terminal import say
 from signoff.engine.replay_verdict import DROPPED
 from signoff.ledger import DeadLetter, DeadLetters
 from signoff.ledger.letter import MOVED
@@ -62,14 +63,14 @@ def report(ends: list[End], as_json: bool) -> None:
         **{each: number[each] for each in ("not_replayable", "waiting")},
     }
     if as_json:
-        typer.echo(json.dumps({**counts, "letters": [asdict(end) for end in ends]}, ensure_ascii=False))
+        say(json.dumps({**counts, "letters": [asdict(end) for end in ends]}, ensure_ascii=False))
     else:
         always = ("asked", "delivered", "failed_again")
         print_counts({name: n for name, n in counts.items() if n or name in always}, as_json=False)
     for end in ends:
         if end.outcome not in ("delivered", "replayed"):
             what = end.outcome.replace("_", " ")
-            typer.echo(f"{end.event_id} {what} at {end.stage}: {end.reason}", err=True)
+            say(f"{end.event_id} {what} at {end.stage}: {end.reason}", err=True)
 
 
 def print_counts(counts: dict[str, int], as_json: bool) -> None:

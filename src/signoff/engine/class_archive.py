@@ -7,7 +7,7 @@ has ended (`make_later`), or now: `python -m signoff.engine.class_archive`, for 
 Invariants:
 - Nothing depends on it. Where it cannot be made, read or used, everything works as without, only slower.
 - It appears whole, under a name that says what it was made of; another Java or other jars have another name.
-- It is code: a file or directory that anybody else could have written is not used.
+- It is code: a file that anybody else could have written, or put another in the place of, is not used.
 - One process makes it at a time; one that died leaves nothing that would be used.
 - Whoever says by himself what Java does with archives (SPARK_SUBMIT_OPTS, `spark.driver.extraJavaOptions`)
   is left alone. SIGNOFF_CLASS_ARCHIVE=off does without.
@@ -20,6 +20,7 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -62,7 +63,7 @@ def use(given: str) -> str:
     if _decided(given):
         return ""
     place = archive()
-    if place is None or not _is_ours(place.parent) or not _is_ours(place):
+    if place is None or not _is_safe(place.parent) or not _is_ours(place):
         return ""
     with suppress(OSError):
         if time.time() - place.stat().st_mtime > _DAY_S:
@@ -112,11 +113,11 @@ def make_later() -> None:
 def make() -> Path | None:
     """Make the archive unless it is there or being made; returns where it is, or None."""
     place = archive()
-    if place is None or (_is_ours(place.parent) and _is_ours(place)):
+    if place is None or (_is_safe(place.parent) and _is_ours(place)):
         return place
     try:
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _is_ours(place.parent):
+        if not _is_safe(place.parent):
             return None
         with _alone(place) as ours:
             if not ours:
@@ -203,6 +204,24 @@ def _is_ours(path: Path) -> bool:
     except OSError:
         return False
     return status.st_uid in (os.getuid(), 0) and not status.st_mode & _OTHERS_WRITE and not path.is_symlink()
+
+
+def _is_safe(directory: Path) -> bool:
+    """Whether nobody else can have written it, or put another one in its place: that needs only a directory
+    above it. In one with the sticky bit, as /tmp, everybody may only replace what is his own."""
+    above = {*directory.parents, *directory.resolve().parents}
+    return _is_ours(directory) and all(_keeps_its_entries(each) for each in above)
+
+
+def _keeps_its_entries(directory: Path) -> bool:
+    try:
+        status = directory.lstat()
+    except OSError:
+        return False
+    if status.st_uid not in (os.getuid(), 0):
+        return False
+    writable = status.st_mode & _OTHERS_WRITE and not status.st_mode & stat.S_ISVTX
+    return stat.S_ISLNK(status.st_mode) or not writable  # of a link the mode says nothing
 
 
 def _jars() -> Path | None:

@@ -53,7 +53,7 @@ class HttpConfig(SourceConfig):
     """Port to listen on; 0 takes a free one."""
     path: str = Field(default="/", pattern=r"^/[^{}\s]*$")
     """Where events are POSTed to. `GET /health` says whether they are taken, `GET /ready` whether one that
-    comes now would be settled, and who keeps it from that."""
+    comes now would be settled, and who keeps it from that; why, only with the `token`, if there is one."""
     token: Token | None = None
     """If set, requests need the header `Authorization: Bearer <token>`."""
     acknowledge_within: Duration = Field(default=30.0, gt=0)
@@ -226,7 +226,9 @@ class HttpSource(Source):
 
         They may get there yet: the intake holds them. Their events are then expired at once.
         """
-        for delivery in {d for parts in self._received for d, _, _ in parts}:
+        handed_out = [d for parts in self._received for d, _, _ in parts]
+        begun = [d for d in self._in_flight.values() if d.logged < d.count]  # the rest finds no room
+        for delivery in {*handed_out, *begun}:
             if delivery.deadline <= now and not delivery.given_up:
                 delivery.given_up = True
                 delivery.answer(turned_away(reason))

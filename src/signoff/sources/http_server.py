@@ -107,8 +107,12 @@ class HttpServer:
         state = {"status": closed or "receiving", "pending": self._inbox.pending}
         return _response(Answer(503 if closed else 200, state))
 
-    async def _ready(self, _: Request) -> Response:
+    async def _ready(self, request: Request) -> Response:
         waits_for = dict(self._not_ready())
+        try:
+            self._authorise(request)
+        except Rejected:  # what a database or a service says is not for everybody
+            waits_for = dict.fromkeys(waits_for, "not ready; why is said with the token")
         said = {"ready": not waits_for, "not_ready": waits_for, "pending": self._inbox.pending}
         return _response(Answer(503 if waits_for else 200, said))
 
