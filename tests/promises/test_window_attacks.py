@@ -220,23 +220,21 @@ def test_every_aggregate_function_of_spark_is_refused_or_gives_what_spark_gives(
 
 
 @pytest.mark.case(35)
-def test_a_source_that_is_held_back_is_not_idle_and_no_event_in_order_becomes_late(
-    inline: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A log takes a batch as long as it is below its limit: in one batch all files would get in.
-    monkeypatch.setattr(files, "BATCH_BYTES", 1)
-    small = FILES | {"log": {"max_bytes": 1024**2}, "max_events_per_batch": 500}
+def test_a_source_that_is_held_back_is_not_idle_and_no_event_in_order_becomes_late(inline: Make) -> None:
+    # A log takes a batch as long as it is below its limit: each file is more than a batch of the source.
+    padding = "p" * (files.BATCH_BYTES // 500)
+    small = FILES | {"log": {"max_bytes": 2 * files.BATCH_BYTES}, "max_events_per_batch": 500}
     window = {"acknowledge": "delivered", "idle_after": "1s", "allowed_lateness": "0s"}
     product = inline(**pipeline(small, **window))
     for number in range(8):
-        events = [at(5 * number + n // 100, "x") | {"padding": "p" * 400} for n in range(500)]
+        events = [at(5 * number + n // 100, "x") | {"padding": padding} for n in range(500)]
         product.put(f"{number}.jsonl", events)
     running = product.start(drain_s=1.0)
     running.wait_for(lambda: 'a window waits for "incoming", which is held back' in running.output)
     assert 0 < product.received() < 4000
     running.terminate()
     assert late(product) == 0 and written(product) == []
-    product.write(pipeline(small | {"log": {"max_bytes": 16 * 1024**2}}, **window))
+    product.write(pipeline(small | {"log": {"max_bytes": 16 * files.BATCH_BYTES}}, **window))
     assert product.run_once().code == 0
     assert product.account() == books(delivered=4000)
     assert late(product) == 0
