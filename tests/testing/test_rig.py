@@ -101,3 +101,21 @@ def test_each_test_reads_the_reference_tables_anew(tmp_path: Path, monkeypatch: 
         with pytest.raises(Done):
             running.run_case(graph, CASE, spark=object())  # type: ignore[arg-type]
     assert [table.to_pylist() for table in read] == [[{"k": 0}], [{"k": 1}]]
+
+
+def test_the_expressions_of_a_sink_are_computed_and_are_no_part_of_its_rows(tmp_path: Path) -> None:
+    graph = graph_of(
+        tmp_path,
+        "  f: {type: filter, input: s, where: 'true'}\nsinks:\n"
+        "  o: {type: rabbitmq, input: f, url: '${AMQP}', exchange: e, routing_key: 'a || current_date'}\n"
+        "  u: {type: files, input: f, path: ./out, partition_by: {day: '${DAY}', b: 'raise_error(b)'}}\n",
+    )
+    nodes = rigged(graph, CASE, tmp_path / "state", "run", None).nodes  # type: ignore[arg-type]
+    collect: Any = nodes["o"].config
+    ((name, sql),) = collect.expressions().items()
+    assert sql == "a || DATE'2100-01-01'"
+    writer = collect.build(tmp_path).open(None)
+    assert not writer.write(pa.RecordBatch.from_pydict({"a": ["x"], name: ["k"]}))
+    assert pa.ipc.open_stream(writer.close()).read_all().to_pylist() == [{"a": "x"}]
+    other: Any = nodes["u"].config
+    assert list(other.expressions().values()) == ["raise_error(b)"], "what is not known cannot be computed"

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from signoff.catalog import default
 from signoff.cli import app
 from signoff.errors import PipelineError
+from signoff.pipeline.layers import Layers
 from signoff.pipeline.load import load
 from signoff.testing import differences, run_case, run_pipeline
 
@@ -60,6 +61,17 @@ def test_one_call_runs_a_pipeline_from_pytest(spark: Any) -> None:
     assert {name: result.account[name] for name in wanted} == wanted
     with pytest.raises(KeyError, match="look_at"):
         result.rows["failed_equipment"]
+
+
+def test_a_row_for_which_an_expression_of_its_sink_fails_is_a_dead_letter(spark: Any) -> None:
+    key = "sinks.archive.partition_by={part: \"if(stationId = 6, raise_error('no part'), 'a')\"}"
+    graph = load(FILES, default(), {}, require_secrets=False, layers=Layers(sets=(key,)))
+    alarms = [{"stationId": 5, "alarmId": 303}, {"stationId": 6, "alarmId": 303}]
+    result = run_pipeline(graph, {"incoming": alarms}, spark=spark)
+    assert [(letter.stage, "no part" in letter.reason) for letter in result.letters] == [("archive", True)]
+    assert [row["stationId"] for row in result.rows["archive"]] == [5]
+    assert set(result.rows["archive"][0]) == set(result.rows["table"][0])
+    assert len(result.rows["table"]) == 2
 
 
 def test_a_wrong_name_is_told_before_spark_is_asked() -> None:

@@ -6,7 +6,7 @@ again replaces itself. A `Tap` only looks on, so that looking at a transform cha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -41,9 +41,14 @@ class CollectConfig(SinkConfig):
     name: str
     fails_with: str | None = None
     """Every row is refused for good, with this reason."""
+    computed: Mapping[str, str] = {}
+    """The expressions of that sink: a row for which one fails does not come to it."""
+
+    def expressions(self) -> Mapping[str, str]:
+        return self.computed
 
     def build(self, base: Path) -> CollectSink:
-        return CollectSink(self.run, self.name, self.fails_with)
+        return CollectSink(self.run, self.name, self.fails_with, tuple(self.computed))
 
 
 class TapConfig(SinkConfig):
@@ -60,11 +65,11 @@ class TapConfig(SinkConfig):
 class CollectSink(Sink):
     atomic: ClassVar[bool] = True
 
-    def __init__(self, run: str, name: str, fails_with: str | None) -> None:
-        self._run, self._name, self._fails_with = run, name, fails_with
+    def __init__(self, run: str, name: str, fails_with: str | None, computed: Sequence[str] = ()) -> None:
+        self._run, self._name, self._fails_with, self._computed = run, name, fails_with, computed
 
     def open(self, part: Part) -> Writer:
-        return _CollectWriter(self._fails_with)
+        return CollectWriter(self._fails_with, self._computed)
 
     def commit(self, batch: BatchRef, parts: Sequence[bytes]) -> None:
         tables = [pa.ipc.open_stream(part).read_all() for part in parts]
@@ -75,15 +80,17 @@ class Tap(CollectSink):
     observes: ClassVar[bool] = True
 
 
-class _CollectWriter(Writer):
-    def __init__(self, fails_with: str | None) -> None:
-        self._fails_with = fails_with
+class CollectWriter(Writer):
+    """Keeps rows, without the columns that are no part of them."""
+
+    def __init__(self, fails_with: str | None, computed: Sequence[str]) -> None:
+        self._fails_with, self._computed = fails_with, computed
         self._rows: list[pa.RecordBatch] = []
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
         if self._fails_with is not None:
             return [Refusal(index, self._fails_with, transient=False) for index in range(rows.num_rows)]
-        sorted_out = fit(rows)
+        sorted_out = fit(rows.select([name for name in rows.schema.names if name not in self._computed]))
         self._rows.append(sorted_out.rows)
         return sorted_out.refusals
 

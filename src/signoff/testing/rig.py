@@ -25,7 +25,7 @@ from signoff.pipeline.graph import Graph, Node, Port
 from signoff.pipeline.model import NodeConfig, SinkConfig, SourceConfig, TransformConfig
 from signoff.testing.canned import with_answers
 from signoff.testing.collected import CollectConfig, TapConfig
-from signoff.testing.fixed_now import with_now
+from signoff.testing.fixed_now import at, with_now
 from signoff.transforms.contract import Step, Transform
 from signoff.transforms.enrich import EnrichConfig
 from signoff.transforms.frame import View, unified
@@ -100,7 +100,8 @@ def _exchanged(node: Node, case: Case, run: str) -> Node:
     if isinstance(config, SinkConfig):
         fields = {name: getattr(config, name) for name in SinkConfig.model_fields if name != "type"}
         failing = case.failing.get(node.name)
-        config = CollectConfig(**fields, run=run, name=node.name, fails_with=failing)
+        computed = {name: at(case.now, sql) for name, sql in config.expressions().items() if "${" not in sql}
+        config = CollectConfig(**fields, run=run, name=node.name, fails_with=failing, computed=computed)
     elif isinstance(config, EnrichConfig):
         config = with_answers(config, case.answers.get(node.name, ()))
     elif isinstance(config, WindowConfig) and config.idle_after is not None:
