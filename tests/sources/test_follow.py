@@ -379,6 +379,27 @@ def test_a_place_that_the_log_told_is_noted_before_lines_of_another_file(tmp_pat
     source.close()
 
 
+def test_a_place_that_the_log_told_holds_though_the_next_batch_has_lines_of_that_file(
+    tmp_path: Path, path: Path
+) -> None:
+    """Killed twice, each time when a part of a batch is in the log."""
+    write(path, "one\ntwo\nthree\n")
+    source = opened(tmp_path, path="logs/*.log")
+    logged = [receive(source, 3)[0].slice(0, 2)]
+    source.close()
+    write(path.with_name("b.log"), "other\n")
+    source = opened(tmp_path, resume_after(logged), path="logs/*.log")
+    source._look()  # type: ignore[attr-defined]
+    source._files.reverse()  # type: ignore[attr-defined]
+    batch = receive(source, 2)[0]
+    assert payloads([batch]) == [b"other", b"three"]
+    logged.append(batch.slice(0, 1))
+    source.close()
+    source = opened(tmp_path, resume_after(logged), path="logs/*.log")
+    assert payloads([*logged, *drain(source)]) == [b"one", b"two", b"other", b"three"]
+    source.close()
+
+
 def no_room(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, "no room to note files")
 

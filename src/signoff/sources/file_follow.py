@@ -209,7 +209,9 @@ class FollowSource(Source):
             headers = {"file": self._shown(file)} if self._rules.file_header else None
             unit = np.full(len(piece), file.known.unit, np.int64)
             batches.append(event_batch(piece, unit=unit, headers=headers))
-        self._notes.note(places.values(), durably=len(places) > 1)
+        # Also where the last one stood before: of this batch only lines of other files may reach the log.
+        before = [] if self._last is None else [self._last]
+        self._notes.note([*before, *places.values()], durably=len(places) > 1)
         self._last = list(places.values())[-1]
         for file, piece in self._ready:
             self._next_sequence += len(piece)
