@@ -136,9 +136,10 @@ def _not_heard_of(
 
 
 def _unheard_letters(graph: Graph, letters: DeadLetters) -> Iterator[tuple[str, DeadLetter]]:
-    """Letters whose replayed rows are behind such a link, by sink. Raises SignoffError as `_unheard`."""
+    """Letters whose replayed rows are behind the link of a sink that is gone, by sink. Raises SignoffError as
+    `_unheard`."""
     handed = list(letters.each(statuses=("handed",), brief=True))
-    waiting = [(sink, x) for x in handed for sink in x.handed if _may_be_gone(graph, sink)]
+    waiting = [(sink, x) for x in handed for sink in x.handed if sink not in graph.nodes]
     if not waiting:
         return
     noted = {(x.sink, x.batch.source, replay_name(x.batch)) for x in _noted(graph) if x.batch.replay}
