@@ -78,6 +78,18 @@ def test_a_receipt_does_not_count_for_a_step_that_was_repaired_since(tmp_path: P
     assert in_the_file(sink) == EVERYTHING
 
 
+def test_a_file_that_was_committed_before_a_kill_is_gone_if_nothing_comes_to_its_sink_any_more(
+    tmp_path: Path,
+) -> None:
+    sink = FilesSink(tmp_path / "out")
+    with pytest.raises(Killed):
+        run(tmp_path, sink, Frame(HALVES), receipts=[0, 1], record=False)
+    assert in_the_file(sink) == EVERYTHING
+    known = run(tmp_path, sink, Frame(HALVES, dict.fromkeys(range(8), "bad")), form="changed")
+    assert known.settled and not known.delivered
+    assert not sink.file_of(BATCH).exists()
+
+
 def test_a_receipt_counts_for_the_same_pipeline(tmp_path: Path) -> None:
     sink = FilesSink(tmp_path / "out")
     with pytest.raises(Killed):

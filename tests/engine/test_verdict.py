@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
@@ -9,6 +11,7 @@ from pyroaring import BitMap64
 from signoff.engine.result import Kind, Result, pack_rows
 from signoff.engine.verdict import Round, judge
 from signoff.ledger.outcome import RowRef, SinkState
+from signoff.ledger.sequences import to_bytes
 from signoff.pipeline.model import Retry, SinkConfig
 
 
@@ -31,3 +34,30 @@ def test_an_event_that_is_settled_at_once_leaves_nothing_handed_on() -> None:
     verdict.sinks["out"] = SinkState(done=False, attempts=1, owed=(), handed=BitMap64([1]))
     verdict.settle(BitMap64([1]))
     assert verdict.sinks["out"].done and not verdict.sinks["out"].handed
+
+
+def test_a_batch_of_which_no_rows_come_any_more_is_taken_back_where_it_was_asked_for_as_a_whole() -> None:
+    signed = Result("out", Kind.SIGNED, number=1, blob=to_bytes(BitMap64([0])))
+    part = Result("out", Kind.PART, blob=b"part")
+    owed = Result("out", Kind.OWED, text="down", blob=pack_rows([(np.array([0], np.int64), pa.array([""]))]))
+    whole, rows = SinkState(done=False), SinkState(done=False, owed=(RowRef(0),))
+    cases: list[tuple[list[Result], SinkState, tuple[str, ...], list[list[bytes]]]] = [
+        ([], whole, ("out",), [[]]),
+        ([Result("out", Kind.REFUSED, 0, "", "too long")], whole, ("out",), [[]]),
+        ([], whole, (), []),
+        ([], rows, ("out",), []),
+        ([owed], whole, ("out",), []),
+        ([signed, part], whole, ("out",), [[b"part"]]),
+    ]
+    for failure in (None, "no permission"):
+        for results, before, taking_back, wanted in cases:
+            committed: list[list[bytes]] = []
+
+            def commit(_: str, parts: Sequence[bytes]) -> str | None:
+                committed.append(list(parts))  # noqa: B023
+                return None if parts else failure  # noqa: B023
+
+            asked = {"out": (SinkConfig(type="toy"), before)}
+            verdict = judge(results, asked, {}, commit, {"out"}, 0.0, None, taking_back)
+            assert committed == wanted
+            assert verdict.sinks["out"].done == (owed not in results), "nothing is owed if it cannot"

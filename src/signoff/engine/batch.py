@@ -421,6 +421,7 @@ class BatchRunner:
             self._atomic,
             time.time(),
             self.links,
+            () if batch.replay else {name for name in asked if self.sinks[name].sink.takes_back},
         )
 
     def _record(

@@ -8,7 +8,8 @@ its step or sink; and an origin of which nothing is owed is settled.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,6 +22,8 @@ from signoff.ledger.sequences import from_bytes, from_numpy
 from signoff.pipeline.model import OnFailure, SinkConfig
 from signoff.sinks.retry import exhausted
 from signoff.transforms.route import NO_MATCH
+
+logger = logging.getLogger(__name__)
 
 Commit = Callable[[str, Sequence[bytes]], str | None]
 
@@ -112,12 +115,13 @@ def judge(
     atomic: set[str],
     now: float,
     links: Mapping[str, bool] | None = None,
+    taking_back: Collection[str] = (),
 ) -> Round:
     """Judge one round. `asked`: the sinks it was for; `policies`: `on_error` by stage. `links`: those of
     them that hand rows on to another log, and whether events wait for what becomes of the rows there.
 
     `commit` makes an atomic sink's batch visible and returns None, or why it could not; it raises Discarded
-    when the rows were dropped.
+    when the rows were dropped. `taking_back`: sinks for which it is called also if there are no rows.
     """
     verdict = Round()
     for result in results:
@@ -131,6 +135,8 @@ def judge(
         mine = [result for result in results if result.name == name and result.kind != Kind.ERROR]
         answer = SinkAnswer.of(mine)
         link = (links or {}).get(name)
+        if name in taking_back and before.owed is None and not (answer.parts or answer.rows or answer.owed):
+            _take_back(name, commit)
         try:
             _judge_sink(verdict, name, config, before, answer, commit, name in atomic, now, link)
         except Discarded as reason:
@@ -182,6 +188,12 @@ def _rows(result: Result) -> Iterable[RowRef]:
     assert result.blob is not None
     sequences, children = unpack_rows(result.blob)
     return map(RowRef, sequences.tolist(), children.to_pylist())
+
+
+def _take_back(name: str, commit: Commit) -> None:
+    """What it published of the batch before a kill. Nothing is owed, so nobody would ask again."""
+    if (failed := commit(name, ())) is not None:
+        logger.warning('sink "%s" may hold rows that the batch has no more: %s', name, failed)
 
 
 def _judge_sink(

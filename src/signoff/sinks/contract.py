@@ -93,6 +93,9 @@ class Sink(ABC):
     """Made from a config on the driver, sent to executors by pickle: holds no connection itself."""
 
     atomic: ClassVar[bool] = False
+    takes_back: ClassVar[bool] = False
+    """Whether a commit without parts removes what the batch has published before: a kill came before the
+    ledger knew, and the pipeline makes no rows of it any more."""
     observes: ClassVar[bool] = False
     """Whether it only looks on: what it is given does not count as delivered."""
     wants_ids: bool = True

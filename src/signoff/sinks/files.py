@@ -124,6 +124,7 @@ class FilesSinkConfig(SinkConfig):
 
 class FilesSink(Sink):
     atomic: ClassVar[bool] = True
+    takes_back: ClassVar[bool] = True
 
     def __init__(
         self,
