@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,9 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
+from signoff.engine import replay
+from signoff.engine.control import Control
+from signoff.engine.engine import Engine
 from signoff.engine.replay import Replayer
 from signoff.engine.replay_batch import new_replay
 from signoff.ledger import DeadLetter, DeadLetters, Ledger, Outcome, Resolution, RowOutcome, RowRef, SinkState
@@ -156,3 +161,46 @@ def test_a_replay_that_was_killed_is_done_again_as_one_batch_however_many_others
     scene.replay(letters[:1])  # it is older: with it, the batch is more than are looked at at once
     assert sorted(scene.written()) == [f"incoming/{n} of out" for n in range(5)], "each once"
     assert scene.passes == 3, "the killed one, the same again, and the older letter"
+
+
+def test_a_step_replays_one_pass_and_no_more_bytes_than_fit(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "_BYTES_AT_ONCE", 5)  # of payloads of 2 bytes each
+    scene.letters.request_replay(scene.store(["t1", "t2"], 3))
+    assert scene.step() == 2 and scene.passes == 1
+    assert [len(scene.letters.replays_requested()), len(scene.written())] == [4, 2]
+    monkeypatch.setattr(replay, "_BYTES_AT_ONCE", 1)
+    assert [scene.step(), scene.passes] == [1, 2]
+    stops = iter([False, True])
+    assert scene.run(lambda: next(stops)) == 1 and scene.passes == 3
+    assert scene.run() == 2 and scene.step() == 0
+    assert sorted(scene.written()) == sorted(f"incoming/{n} of {t}" for n in range(3) for t in ("t1", "t2"))
+
+
+def test_an_interrupted_pass_is_done_again_with_the_same_letters_however_large(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.replay(scene.store(["out"], 3), killed="after")
+    monkeypatch.setattr(replay, "_BYTES_AT_ONCE", 1)
+    assert scene.step() == 3 and scene.letters.count() == 0
+    assert sorted(scene.written()) == [f"incoming/{n} of out" for n in range(3)]
+
+
+def test_a_run_replays_one_pass_a_turn_and_none_while_it_stops(scene: Scene) -> None:
+    scene.letters.request_replay(scene.store(["t1", "t2", "t3"], 1))
+    tended: list[int] = []
+    engine: Any = SimpleNamespace(
+        bearers=[SimpleNamespace(tend=lambda: tended.append(scene.passes))], room=nullcontext(),
+        replayer=scene, control=Control(), _tidy_at=math.inf, _replays_at=0.0, _unprepared={},
+    )  # fmt: skip
+    for _ in range(2):
+        Engine._tend(engine)
+    assert tended == [0, 1] and scene.passes == 2
+    engine.control.stop(60)
+    Engine._tend(engine)
+    assert scene.passes == 2 and scene.letters.count(statuses=("replaying",)) == 1
+    engine.control = Control(patience_s=1.0)  # `--once`: all that is left is done in one turn
+    scene.letters.request_replay(scene.letters.list(statuses=("stored",)))
+    Engine._tend(engine)
+    assert scene.letters.count() == 0

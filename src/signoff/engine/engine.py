@@ -189,9 +189,13 @@ class Engine:
         if self._unprepared and time.monotonic() >= self._prepare_at and not self.control.stopping:
             self._prepare_again()
         if time.monotonic() >= self._replays_at and not self.control.stopping:
+            done = 0
             with self.room:
-                self.replayer.run()
-            self._replays_at = time.monotonic() + _REPLAYS_S
+                if self.control.patience_s is None:
+                    done = self.replayer.step()  # the rest in the next turns: nothing else waits for it
+                else:  # it is to end by itself: all that is requested is done before
+                    self.replayer.run(lambda: self.control.overdue)
+            self._replays_at = time.monotonic() + (0.0 if done else _REPLAYS_S)
 
     def close(self) -> None:
         for bearer in self.bearers:

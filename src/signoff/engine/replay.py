@@ -8,7 +8,7 @@ taken from the letter, so it does not matter that the log has been trimmed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -46,6 +46,9 @@ from signoff.transforms.frame import EDITION, MARK
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 5_000
+_BYTES_AT_ONCE = 64 * 1024**2
+"""Of payloads in one pass. One that was interrupted is done again with the same letters, and rows made of
+several events go together, however large they are."""
 _UNDO = "put it back to replay this, or drop it"
 
 
@@ -80,21 +83,45 @@ class Replayer:
         self.shared = parts[0]
         """The part whose letters are being replayed."""
 
-    def run(self) -> int:
-        """Replay what is requested; returns how many letters were resolved."""
-        resolved = 0
-        while requested := self.shared.letters.replays_requested(limit=_AT_ONCE):
-            groups: dict[tuple[str, str, str], list[DeadLetter]] = {}
-            for letter in self.shared.letters.whole(self.shared.letters.with_batches(requested)):
-                if letter.status == "replaying":  # of one that is dropped meanwhile nothing is replayed
-                    groups.setdefault((letter.source, letter.stage, letter.batch), []).append(letter)
-            for (source, stage, _), letters in groups.items():
-                owners = [part for part in self.parts if source in part.graph.sources]
-                self.shared = owners[0] if owners else self.parts[0]
-                for part in self._apart(source, letters):
-                    self._group(source, stage, part)
-            resolved += len(requested)
-        return resolved
+    def run(self, over: Callable[[], bool] = lambda: False) -> int:
+        """Replay what is requested, until it is `over`; returns how many letters were tried."""
+        tried = 0
+        while not over() and (number := self.step()):
+            tried += number
+        return tried
+
+    def step(self) -> int:
+        """Replay as many of the letters that are requested as go in one pass; returns how many, 0 if none
+        is left. Payloads are loaded of these only."""
+        store = self.shared.letters
+        requested = store.replays_requested(limit=_AT_ONCE, brief=True)
+        groups: dict[tuple[str, str, str], list[DeadLetter]] = {}
+        for letter in store.whole(store.with_batches(requested, brief=True), brief=True):
+            if letter.status == "replaying":
+                groups.setdefault((letter.source, letter.stage, letter.batch), []).append(letter)
+        for (source, stage, batch), letters in groups.items():
+            owners = [part for part in self.parts if source in part.graph.sources]
+            self.shared = owners[0] if owners else self.parts[0]
+            for part in self._apart(source, letters):
+                divisible = not batch and not any(is_united(letter.child) for letter in part)
+                if loaded := self._loaded(part, _BYTES_AT_ONCE if divisible else None):
+                    self._group(source, stage, loaded)
+                    return len(loaded)
+        return 0
+
+    def _loaded(self, letters: Sequence[DeadLetter], most_bytes: int | None) -> list[DeadLetter]:
+        """Letters with their payloads: the first of them up to so many bytes, and at least one. Of one
+        that is dropped meanwhile nothing is replayed."""
+        loaded: list[DeadLetter] = []
+        size = 0
+        for letter in letters:
+            for whole in self.shared.letters.get(*letter.key):
+                size += len(whole.payload)
+                if loaded and most_bytes is not None and size > most_bytes:
+                    return loaded
+                if whole.status == "replaying":
+                    loaded.append(whole)
+        return loaded
 
     def _apart(self, source: str, letters: Sequence[DeadLetter]) -> list[list[DeadLetter]]:
         """Letters that may be replayed in one pass. Rows made of several events may only if their events were

@@ -130,12 +130,12 @@ class DeadLetters:
         return [x for x in found if x.source == source or any(EventId.parse(y).sequence == sequence
                                                                 for y in x.made_from)]  # fmt: skip
 
-    def whole(self, letters: Iterable[DeadLetter]) -> Letters:
+    def whole(self, letters: Iterable[DeadLetter], *, brief: bool = False) -> Letters:
         """These, and the other open letters of those rows among them that were made of several events."""
         chosen = {letter.key: letter for letter in letters}
         rows = {(x.source, x.stage, x.child) for x in chosen.values() if is_united(x.child)}
         for source, stage in sorted({row[:2] for row in rows}):
-            for other in self.each(source=source, stage=stage):
+            for other in self.each(source=source, stage=stage, brief=brief):
                 if (source, stage, other.child) in rows:
                     chosen.setdefault(other.key, other)
         return list(chosen.values())
@@ -223,22 +223,23 @@ class DeadLetters:
                 (json.dumps(left), result, *letter.key),
             )
 
-    def of_batch(self, source: str, batch: str) -> Letters:
+    def of_batch(self, source: str, batch: str, *, brief: bool = False) -> Letters:
         """The letters that are, or were, replayed as one batch."""
-        return self._select("source = ? AND batch = ? AND batch != '' ORDER BY id", [source, batch])
+        columns = BRIEF if brief else "*"
+        return self._select("source = ? AND batch = ? AND batch != '' ORDER BY id", [source, batch], columns)
 
-    def with_batches(self, letters: Iterable[DeadLetter]) -> Letters:
+    def with_batches(self, letters: Iterable[DeadLetter], *, brief: bool = False) -> Letters:
         """These, and what was to be replayed as one batch with them when a replay was interrupted."""
         chosen = {letter.key: letter for letter in letters}
         for source, batch in sorted({(x.source, x.batch) for x in chosen.values() if x.batch}):
-            for other in self.of_batch(source, batch):
+            for other in self.of_batch(source, batch, brief=brief):
                 if other.status == "replaying":
                     chosen.setdefault(other.key, other)
         return list(chosen.values())
 
-    def replays_requested(self, limit: int | None = None) -> Letters:
+    def replays_requested(self, limit: int | None = None, *, brief: bool = False) -> Letters:
         """What the engine is asked to replay, oldest first; asked again until each is resolved."""
-        return self.list(statuses=("replaying",), limit=limit)
+        return self.list(statuses=("replaying",), limit=limit, brief=brief)
 
     def withdraw(self, letters: Iterable[DeadLetter], *, handed: bool = False) -> int:
         """Take back a request for replay. Only while no run is alive: it may be working on it. `handed`: also
