@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from pydantic import ValidationError
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 from signoff.catalog import default
 from signoff.errors import PipelineError
 from signoff.pipeline.load import load
 from signoff.sources.files import FilesConfig
+from signoff.transforms.contract import Step
+from signoff.transforms.frame import begin
+from signoff.transforms.parse_csv import ParseCsvConfig
 from tests.promises.product import Inline, books
 
 Make = Callable[..., Inline]
@@ -121,6 +128,81 @@ def test_lines_of_csv_have_types_and_a_letter_is_replayed_with_the_mended_schema
     assert running.terminate().code == 0
     assert (2, 2.5, "") in [(row["id"], row["price"], row["note"]) for row in mended.rows()]
     assert [(row["id"], row["price"]) for row in mended.rows("typed_out")] == [(7, 0.5)]
+
+
+def parsed(spark: SparkSession, texts: Sequence[str], **fields: Any) -> list[str | list[str | None]]:
+    """For each text the values of its row, as texts, or the reason of its letter."""
+    rows = spark.createDataFrame(list(enumerate(texts)), "_sequence BIGINT, payload STRING").selectExpr(
+        "*", "current_timestamp() AS received_at", "CAST(NULL AS STRING) AS error"
+    )
+    frame, view = begin(rows, ("payload",), "incoming", "dead_letter")
+    config = ParseCsvConfig.model_validate({"type": "parse_csv", "input": "incoming", **fields})
+    made = config.compile(Step("parsed", Path(), streaming=False), view)[None]
+    (error,) = (each for each in frame.errors if each.stage == "parsed")
+    assert error.describe is not None
+    values = [F.col(physical).cast("string") for physical in made.columns.values()]
+    found = frame.df.select("_sequence", F.col(error.column), made.alive, F.array(*values)).collect()
+    assert all(alive is (said is None) for _, said, alive, _ in found)
+    return [row if said is None else error.describe(said) for _, said, _, row in sorted(found)]
+
+
+@pytest.mark.spark
+@pytest.mark.case(5)
+def test_no_line_of_an_event_is_left_out_in_silence_and_none_is_too_wide(spark: SparkSession) -> None:
+    several = "several lines; an event is one line, with line breaks only within quotes"
+    cases: dict[str, str | list[str | None]] = {
+        "1,a\n2,b\n3,c": several,
+        "\n1,a": several,
+        "1,a\r\n2,b": several,
+        '1,"x,"y\nz","w': several,
+        '1,"x\n""y"': ["1", 'x\n"y'],
+        "1,a\r\n": ["1", "a"],
+        "," * 20_500: "20501 fields, expected 2",
+        "2,b": ["2", "b"],
+        f'3,"{"," * 30_000}"': ["3", "," * 30_000],
+        "\n": "the line is empty",
+        '4,"' + 'a\n""' * 50_000 + '"': ["4", 'a\n"' * 50_000],
+    }
+    found = parsed(spark, list(cases), schema="n INT, s STRING")
+    assert [(text[:30], one) for text, one in zip(cases, found, strict=True)] == [
+        (text[:30], one) for text, one in cases.items()
+    ]
+    assert parsed(
+        spark, ["1;'a\\'\n'", "1;'a\\\\'\n'"], schema="n INT, s STRING", separator=";", quote="'", escape="\\"
+    ) == [["1", "a'\n"], several]
+
+
+@pytest.mark.spark
+@pytest.mark.case(5)
+def test_a_value_is_never_rounded_cut_or_completed(spark: SparkSession) -> None:
+    wrong = {
+        "p": ["1.5E-3", "1.239e0", "1.239", "1e2", f"0.{'0' * 5_000}1"],
+        "d": ["2026-11-18 garbage", "2026", "2026-11", "2026-11-18T10:00", "2026-02-30"],
+        "t": ["12:30", "2026", "2026-11-18T12:00:00.1234569Z", "2026-11-18T12:00:00 Nowhere/Land"],
+        "l": ["2026-11-18T12:00:00+05:00", "2026-11-18T12:00:00Z", "12:30"],
+    }
+    texts = [
+        ",".join(text if name == column else "" for name in wrong)
+        for column, each in wrong.items()
+        for text in each
+    ]
+    right = [
+        " -1.50 ,2026-11-18,2026-11-18T12:00:00.123456+05:00,2026-11-18 12:30",
+        ".5,,2026-11-18 12:00:00.1234560 Europe/Berlin,2026-11-18T12:30:01.5",
+        "1.2300000,,2026-11-18,2026-11-18",
+    ]
+    schema = "p DECIMAL(10,2), d DATE, t TIMESTAMP, l TIMESTAMP_NTZ"
+    found = parsed(spark, [*texts, *right], schema=schema)
+    columns = [column for column, each in wrong.items() for _ in each]
+    for column, text, one in zip(columns, texts, found, strict=False):
+        assert isinstance(one, str) and one.startswith(f'column "{column}": "'), (text, one)
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    times = [datetime(2026, 11, 18, 7, 0, 0, 123456), datetime(2026, 11, 18, 11, 0, 0, 123456)]
+    local = [str(time.replace(tzinfo=UTC).astimezone(ZoneInfo(zone)).replace(tzinfo=None)) for time in times]
+    first, second, third = found[len(texts) :]
+    assert first == ["-1.50", "2026-11-18", local[0], "2026-11-18 12:30:00"]
+    assert second == ["0.50", None, local[1], "2026-11-18 12:30:01.5"]
+    assert third[0] == "1.23" and third[3] == "2026-11-18 00:00:00", third
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 All of it is Spark's own casts in their `try_` form, so a row costs what a cast costs, and no value is ever
 made null because it did not fit: it is reported with its column, its text and what it should have been.
-Nothing is rounded: a decimal with more digits than its column has is an error.
+Nothing is rounded or cut: a decimal with more digits than its column has is an error. Spark's casts also take
+half a value, or one with more behind it (`2026`, `12:30`, `2026-11-18 and more`), and round or cut what is
+too long; such texts are kept from them (`EXACT_…`).
 
 What the error column holds is put into words on the executors (`Describe`), for the few rows that have one.
 """
@@ -37,6 +39,15 @@ from signoff.transforms.contract import FieldError
 from signoff.transforms.frame import View
 from signoff.transforms.parse_json import parse_schema, parsed_view
 from signoff.transforms.patterns import HINT, BadPattern, fault
+
+# Patterns for Java and Python alike; possessive, so that no text makes them go back.
+EXACT_DECIMAL: Final = r"^\s*+[+-]?+(?:[0-9]++(?:\.[0-9]*+)?+|\.[0-9]++)\s*+$"
+EXACT_DATE: Final = r"^\s*+[0-9]{4}-[0-9]{2}-[0-9]{2}\s*+$"
+_DAY, _MINUTE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}", r"[T ][0-9]{2}:[0-9]{2}"
+_SECONDS = r":[0-9]{2}(?:\.[0-9]{1,6}+0*+)?+"
+_ZONE = r" ?(?:[+-][0-9]{1,2}(?::?[0-9]{2}){0,2}|[A-Za-z][A-Za-z0-9_+:/-]*+)"
+EXACT_LOCAL_TIME: Final = rf"^\s*+{_DAY}(?:{_MINUTE}(?:{_SECONDS})?+)?+\s*+$"
+EXACT_TIME: Final = rf"^\s*+{_DAY}(?:{_MINUTE}(?:{_SECONDS}(?:{_ZONE})?+)?+)?+\s*+$"
 
 IN_WORDS: Final = "\x01"
 """An error column's text that begins so was written here, and is for `Describe`."""
@@ -85,13 +96,24 @@ class Rules:
         if isinstance(kind, DateType) and self.date_format:
             return tried({"on": F.to_date(text, self.date_format)})["v0"]
         if isinstance(kind, DecimalType):
-            return F.when(_digits_behind(text) <= F.lit(kind.scale), text.try_cast(kind))
+            exact = text.rlike(EXACT_DECIMAL) & (_digits_behind(text) <= F.lit(kind.scale))
+            return F.when(exact, text.try_cast(kind))
+        for of, pattern in _EXACT.items():
+            if isinstance(kind, of):
+                return F.when(text.rlike(pattern), text.try_cast(kind))
         return text.try_cast(kind)
 
 
+_EXACT: Mapping[type[DataType], str] = {
+    DateType: EXACT_DATE,
+    TimestampType: EXACT_TIME,
+    TimestampNTZType: EXACT_LOCAL_TIME,
+}
+
+
 def _digits_behind(text: Column) -> Column:
-    """How many digits stand behind the point, without zeros at the end; none where there is an exponent."""
-    return F.length(F.regexp_extract(text, r"\.(\d*?)0*\s*$", 1))
+    """How many digits stand behind the point, without zeros at the end."""
+    return F.length(F.rtrim(F.regexp_extract(text, r"\.([0-9]*)", 1), F.lit("0")))
 
 
 def typed_view(
