@@ -37,7 +37,8 @@ def index(directory: Path, keys: int) -> dict[str, Any]:
     """Claims of new keys, with one in a hundred that repeats an old one, while the index grows; most of
     what it holds then is put there in bulk."""
     from signoff.ledger.fates import Fate
-    from signoff.state.key_index import FILE, Arrival, Decision, KeyIndex
+    from signoff.stateful.key_claims import Arrival, Decision
+    from signoff.stateful.key_index import FILE, KeyIndex
 
     known, process = KeyIndex(directory / FILE), psutil.Process(os.getpid())
     samples: list[dict[str, Any]] = []
@@ -85,11 +86,11 @@ def _key(number: int) -> bytes:
 def spark(directory: Path, events: int) -> dict[str, Any]:
     from pyspark.sql import functions as F  # noqa: N812
 
-    from signoff.engine.repeats import decide_repeats
-    from signoff.engine.session import start_session
+    from signoff.engine.plan.duplicates import decide_repeats
+    from signoff.engine.spark.session import start_session
     from signoff.ledger.ledger import Ledger
     from signoff.log.spark import RangeReader
-    from signoff.pipeline.model import SparkSettings
+    from signoff.pipeline.settings import SparkSettings
     from signoff.transforms.contract import Step
     from signoff.transforms.dedupe import DedupeConfig
     from signoff.transforms.frame import begin

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import psutil
 
-from signoff.intake import Job, Status, read_status
-from signoff.sources.files import FilesConfig
+from signoff.intake import Instructions, Status, read_status
+from signoff.sources.files.config import FilesConfig
 
 LINE = (
     '{"stationId":%d,"dataPointId":121,"alarmId":308,"eventTime":"2017-02-18 18:28:05 UTC",'
@@ -41,16 +41,20 @@ def measure(base: Path, events: int, files: int) -> dict[str, object]:
     """One intake process over that many events."""
     size = write_files(base / "in", events, files)
     config = FilesConfig(path="in/*.jsonl")
-    job = Job.of("incoming", config, state=base / "state", base=base, once=True)
+    instructions = Instructions.of("incoming", config, state=base / "state", base=base, once=True)
     with subprocess.Popen([sys.executable, "-m", "signoff.intake"], stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
-        process.stdin.write(job.encode())
+        process.stdin.write(instructions.encode())
         process.stdin.flush()
         usage = psutil.Process(process.pid)
-        wait_for(job, process, lambda status: status.next_sequence > 0)
+        wait_for(instructions, process, lambda status: status.next_sequence > 0)
         started, cpu = time.perf_counter(), sum(usage.cpu_times()[:2])
-        before = current(job).durable_sequence
-        wait_for(job, process, lambda status: status.state == "ended" and status.durable_sequence == events)
+        before = current(instructions).durable_sequence
+        wait_for(
+            instructions,
+            process,
+            lambda status: status.state == "ended" and status.durable_sequence == events,
+        )
         seconds = time.perf_counter() - started
         cpu, peak = sum(usage.cpu_times()[:2]) - cpu, usage.memory_info().rss
         process.stdin.close()
@@ -72,13 +76,13 @@ def write_files(directory: Path, events: int, files: int) -> int:
     return size
 
 
-def current(job: Job) -> Status:
-    return read_status(job.directory) or Status(0, "receiving")
+def current(instructions: Instructions) -> Status:
+    return read_status(instructions.directory) or Status(0, "receiving")
 
 
-def wait_for(job: Job, process: subprocess.Popen[bytes], condition: object) -> None:
+def wait_for(instructions: Instructions, process: subprocess.Popen[bytes], condition: object) -> None:
     assert callable(condition)
-    while not condition(current(job)):
+    while not condition(current(instructions)):
         if process.poll() is not None:
             raise SystemExit(f"the intake ended with {process.returncode}")
         time.sleep(0.002)

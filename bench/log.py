@@ -22,8 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from signoff.log import LogReader, LogWriter
+from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.pipeline.model import LogSettings
-from signoff.sources.contract import EVENT_SCHEMA
 
 PAYLOAD_BYTES = 150
 

@@ -39,15 +39,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StreamingQuery
 
-from signoff.engine.control import Control
+from signoff.builder import Pipeline
+from signoff.engine.batch.interrupts import Interrupts
 from signoff.engine.engine import Engine
-from signoff.engine.session import start_session
+from signoff.engine.spark.session import start_session
 from signoff.log import LogWriter
-from signoff.pipeline.builder import Pipeline
-from signoff.pipeline.model import LogSettings, SparkSettings
+from signoff.log.event_schema import EVENT_SCHEMA
+from signoff.pipeline.model import LogSettings
+from signoff.pipeline.settings import SparkSettings
 from signoff.sinks.contract import BatchRef, Part
-from signoff.sinks.files import FilesSink, FilesSinkConfig
-from signoff.sources.contract import EVENT_SCHEMA
+from signoff.sinks.files.sink import FilesSink, FilesSinkConfig
 
 SCHEMA = (
     "stationId BIGINT, dataPointId INT, alarmId INT, eventTime TIMESTAMP, value DOUBLE, "
@@ -180,7 +181,7 @@ class Bench:
         log.parent.mkdir(parents=True)
         shutil.copytree(self.log, log, copy_function=os.link)
         (log / "lock").unlink(missing_ok=True)
-        control = Control()
+        control = Interrupts()
         engine = Engine(graph, control, self.spark)
         threading.Thread(target=_stop_when_idle, args=(engine, control), daemon=True).start()
         engine.run()
@@ -207,7 +208,7 @@ def net_seconds(query: StreamingQuery) -> float:
     return ends[-1] - ends[0]
 
 
-def _stop_when_idle(engine: Engine, control: Control) -> None:
+def _stop_when_idle(engine: Engine, control: Interrupts) -> None:
     while not engine.idle:
         time.sleep(0.2)
     control.stop(60)

@@ -42,7 +42,7 @@ from tests.servers import free_port, wait_until
 
 from signoff.intake import read_status
 from signoff.sinks.contract import BatchRef, Part
-from signoff.sinks.rabbitmq import ROUTING_KEY, RabbitmqSinkConfig
+from signoff.sinks.rabbitmq.sink import ROUTING_KEY, RabbitmqSinkConfig
 
 PIPELINE = """
 name: bench

@@ -26,11 +26,11 @@ import psutil
 from pyspark.sql import SparkSession
 
 from pipeline import BATCH, FORMAT, SCHEMA, WHERE, make_data
-from signoff.engine.control import Control
+from signoff.builder import Pipeline
+from signoff.engine.batch.interrupts import Interrupts
 from signoff.engine.engine import Engine
-from signoff.engine.session import start_session
-from signoff.pipeline.builder import Pipeline
-from signoff.pipeline.model import SparkSettings
+from signoff.engine.spark.session import start_session
+from signoff.pipeline.settings import SparkSettings
 
 NOBODY = "http://127.0.0.1:9/events"
 
@@ -51,7 +51,7 @@ def run(
     target.parent.mkdir(parents=True)
     shutil.copytree(log, target, copy_function=os.link)
     (target / "lock").unlink(missing_ok=True)
-    control = Control()
+    control = Interrupts()
     engine = Engine(graph, control, spark)
     thread = threading.Thread(target=engine.run, daemon=True)
     thread.start()

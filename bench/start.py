@@ -26,8 +26,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from signoff.engine import class_archive
-from signoff.engine.java import find_java
+from signoff.engine.spark import class_archive
+from signoff.engine.spark.java import find_java
 
 SIGNOFF = str(Path(sys.executable).with_name("signoff"))
 WITH_SQL = """\

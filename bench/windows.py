@@ -51,14 +51,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from pipeline import FORMAT, SCHEMA
-from signoff.engine.checkpoint_sync import SyncedFiles
-from signoff.engine.control import Control
+from signoff.builder import Pipeline
+from signoff.engine.batch.interrupts import Interrupts
 from signoff.engine.engine import Engine
-from signoff.engine.session import start_session
+from signoff.engine.spark.checkpoint_sync import SyncedFiles
+from signoff.engine.spark.session import start_session
 from signoff.errors import SignoffError
-from signoff.pipeline.builder import Pipeline
 from signoff.pipeline.graph import Graph
-from signoff.pipeline.model import SparkSettings
+from signoff.pipeline.settings import SparkSettings
 from windows_flink import Flink, NoFlinkError
 from windows_input import KEYS, LATENESS_MINUTES, MINUTES, Input, Result
 from windows_watch import StateListener, Watch
@@ -160,7 +160,7 @@ class Bench:
         log.parent.mkdir(parents=True)
         shutil.copytree(given.log, log, copy_function=os.link)
         (log / "lock").unlink(missing_ok=True)
-        control = Control()
+        control = Interrupts()
         engine = Engine(graph, control, self._spark)
         for query in engine.queries.values():
             query.spark.streams.addListener(self._state)  # each has a session of its own
@@ -256,7 +256,7 @@ class Bench:
         return [process, *(child for child in process.children(recursive=True) if child not in flinks)]
 
 
-def _stop_when_idle(engine: Engine, control: Control) -> None:
+def _stop_when_idle(engine: Engine, control: Interrupts) -> None:
     while not engine.idle:
         time.sleep(0.2)
     control.stop(60)

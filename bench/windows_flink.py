@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from signoff.engine.java import find_java
+from signoff.engine.spark.java import find_java
 
 PACKAGE = "apache-flink==2.3.0"
 NEWEST_PYTHON = (3, 12)

@@ -28,8 +28,8 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from signoff.log import LogWriter
+from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.pipeline.model import LogSettings
-from signoff.sources.contract import EVENT_SCHEMA
 from signoff_alarms.simulator import Simulation, SimulationConfig, lines
 
 MINUTES, LATENESS_MINUTES = 10, 15

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamReader
     from pyspark.sql.types import StructType
 
-    from signoff.engine.standalone import Standalone
+    from signoff.run.standalone import Standalone
 
 
 class DefaultSource(LogDataSource):
-    """A log, or with the option `source` a source on its own (see `signoff.engine.standalone`)."""
+    """A log, or with the option `source` a source on its own (see `signoff.run.standalone`)."""
 
     def schema(self) -> StructType:
         if "source" not in self.options:
@@ -26,13 +26,13 @@ class DefaultSource(LogDataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         if "source" not in self.options:
             return super().streamReader(schema)
-        from signoff.engine.standalone import StandaloneReader
+        from signoff.run.standalone import StandaloneReader
 
         return StandaloneReader(self._standalone(), self._arrow(schema))
 
     def _standalone(self) -> Standalone:
         # Loaded here: most queries read a log, and every process that plans one would pay for it.
-        from signoff.engine.standalone import Standalone
+        from signoff.run.standalone import Standalone
 
         return Standalone.parse(dict(self.options))
 

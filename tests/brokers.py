@@ -159,6 +159,11 @@ class RabbitMQ:
         for process in self._family():
             process.resume()
 
+    def control(self, *arguments: str) -> None:
+        """`rabbitmqctl`; takes some seconds."""
+        program = PROGRAM.with_name("rabbitmqctl")
+        subprocess.run([str(program), *arguments], env=self._environment(), check=True, capture_output=True)
+
     def close(self) -> None:
         """End everything that was started, epmd too."""
         self._declared_at = -_UNSURE_S

@@ -18,7 +18,7 @@ from typing import Self
 
 import pyspark
 
-from signoff.engine.java import find_java
+from signoff.engine.spark.java import find_java
 from tests.servers import free_port, wait_until
 
 _HOST = "127.0.0.1"

@@ -76,8 +76,8 @@ def own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The session of a run, but sooner there: Java does not optimise what runs only for seconds."""
-    from signoff.engine import session
-    from signoff.pipeline.model import SparkSettings
+    from signoff.engine.spark import session
+    from signoff.pipeline.settings import SparkSettings
 
     log_file = tmp_path_factory.mktemp("spark") / "spark.log"
     java = "-XX:TieredStopAtLevel=1"

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from signoff.engine.java import find_java
+from signoff.engine.spark.java import find_java
 from signoff.errors import EngineError
 
 PLACE = Path(sys.prefix) / "share" / "signoff-tests"
@@ -74,8 +74,8 @@ def make_archive() -> None:
 
 def _work(directory: Path) -> None:
     """Start a Spark, run the pipelines, end it."""
-    from signoff.engine.session import start_session
-    from signoff.pipeline.model import SparkSettings
+    from signoff.engine.spark.session import start_session
+    from signoff.pipeline.settings import SparkSettings
     from tests.promises.product import FILES, PARSE, SPARK, Inline
 
     settings = SparkSettings(master="local[2]", config=SPARK["config"])

@@ -33,10 +33,10 @@ from signoff.bounded_http import (
 )
 from signoff.sinks.contract import Part
 from signoff.sinks.http import HttpSinkConfig
-from signoff.transforms.answers import Answer, heard
-from signoff.transforms.enrich import EnrichConfig
-from signoff.transforms.enrich_calls import Calls
-from tests.sinks.rows import batch_ref, numbered
+from signoff.testing.conformance.rows import batch_ref, numbered
+from signoff.transforms.enrich.calls import Calls
+from signoff.transforms.enrich.step import EnrichConfig
+from signoff.transforms.row_results import RowResult, parse_result
 
 Script = Callable[[socket.socket], None]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"
@@ -358,24 +358,24 @@ def enriched(script: Script, *bodies: str, **fields: Any) -> list[Any]:
         calls = Calls(EnrichConfig.model_validate(settings), f"{url} {fields} {bodies}")
         events = pa.array([{"values": [], "body": body} for body in bodies], EVENT)
         rows = calls(events).to_pylist()
-    return [heard(row["error"]) if row["error"] else row["text"] for row in rows]
+    return [parse_result(row["error"]) if row["error"] else row["text"] for row in rows]
 
 
 @pytest.mark.parametrize("head", [b"", OK])
 def test_events_wait_when_the_answer_about_them_drips(head: bytes) -> None:
     ((answer, _),) = enriched(drips(head), "{}")
-    assert answer == Answer.WAITS
+    assert answer == RowResult.WAITS
 
 
 @pytest.mark.parametrize(
     ("script", "fields", "expected"),
     [
-        (with_body(b"x" * 2000), {"max_answer_bytes": 1000}, (Answer.FAILED, "more than 1000 bytes")),
-        (with_body(b"no", "Retry-After: Wed, 99 Oct", status="503 No"), {}, (Answer.WAITS, "answered 503")),
+        (with_body(b"x" * 2000), {"max_answer_bytes": 1000}, (RowResult.FAILED, "more than 1000 bytes")),
+        (with_body(b"no", "Retry-After: Wed, 99 Oct", status="503 No"), {}, (RowResult.WAITS, "answered 503")),
         (with_body(b"\xff", "Content-Type: text/plain; charset=hex"), {}, "\ufffd"),
         (with_body(b'{"a": "\\ud800"}'), {"schema": "a STRING"}, '{"a": "\\ud800"}'),
-        (with_body(b"[" * 100_000), {"schema": "a STRING"}, (Answer.FAILED, "did not answer with JSON")),
-        (with_body(b"", "Location: /", status="302 Found"), {}, (Answer.FAILED, "answered 302")),
+        (with_body(b"[" * 100_000), {"schema": "a STRING"}, (RowResult.FAILED, "did not answer with JSON")),
+        (with_body(b"", "Location: /", status="302 Found"), {}, (RowResult.FAILED, "answered 302")),
     ],
 )  # fmt: skip
 def test_an_odd_answer_is_the_failure_or_the_wait_of_its_event(
@@ -403,13 +403,13 @@ def test_a_value_that_would_lead_to_another_address_is_the_failure_of_its_event(
             settings = {"url": url + path, "into": "answer", "timeout_s": 30, "tries": 1}
             calls = Calls(EnrichConfig.model_validate(settings), f"{url} {path} {values}")
             rows = calls(pa.array([{"values": list(values), "body": None}], EVENT)).to_pylist()
-        return [heard(row["error"]) if row["error"] else row["text"] for row in rows]
+        return [parse_result(row["error"]) if row["error"] else row["text"] for row in rows]
 
     for value in ("..", ".", "%2e%2E", ".%2e"):
         ((answer, why),) = about("v1/stations/{id}/owner", value)
-        assert answer == Answer.FAILED and "names another address" in why
+        assert answer == RowResult.FAILED and "names another address" in why
     ((answer, _),) = about("v1/{a}{b}", ".", ".")
-    assert answer == Answer.FAILED
+    assert answer == RowResult.FAILED
     assert about("v1/{id}", "...") == about("v1/{id}", "a/../b") == about("v1/x?id={id}", "..") == ["yes"]
     assert about("v1/../v2/{id}", "7") == ["yes"], "what the file says is meant"
 

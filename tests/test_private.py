@@ -10,12 +10,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from signoff.engine.shared_disk import SharedDisk
+from signoff.engine.spark.shared_disk import SharedDisk
 from signoff.ledger import DeadLetters, Ledger, RunLock
 from signoff.log import LogWriter, exclude
+from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.pipeline.model import LogSettings
 from signoff.private import as_the_user, for_the_user, make_state, privately
-from signoff.sources.contract import EVENT_SCHEMA
 
 
 @pytest.fixture(autouse=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from signoff.builder import Pipeline
     from signoff.errors import (
         EngineError,
         LogError,
@@ -28,13 +29,12 @@ if TYPE_CHECKING:
         SourceError,
         StateError,
     )
-    from signoff.pipeline.builder import Pipeline
     from signoff.pipeline.graph import Graph, Node, Port
     from signoff.pipeline.model import Catalog
-    from signoff.transforms.answers import drop, fail
-    from signoff.transforms.groups import unite
+    from signoff.transforms.functions.groups import unite
+    from signoff.transforms.row_results import drop, fail
 
-__version__ = "0.1.0"
+from signoff.version import __version__
 
 __all__ = [
     "Catalog",
@@ -61,11 +61,11 @@ _HOMES = {
     "Catalog": "signoff.pipeline.model",
     "Graph": "signoff.pipeline.graph",
     "Node": "signoff.pipeline.graph",
-    "Pipeline": "signoff.pipeline.builder",
+    "Pipeline": "signoff.builder",
     "Port": "signoff.pipeline.graph",
-    "drop": "signoff.transforms.answers",
-    "fail": "signoff.transforms.answers",
-    "unite": "signoff.transforms.groups",
+    "drop": "signoff.transforms.row_results",
+    "fail": "signoff.transforms.row_results",
+    "unite": "signoff.transforms.functions.groups",
 }
 
 

@@ -1,4 +1,4 @@
-"""HTTP requests that end: within a time over all of a request, and with an answer of bounded size.
+"""HTTP requests with a deadline for the whole request, and a response of bounded size.
 
 httpx bounds each wait for the network, and a server that sends a byte a second keeps it waiting for ever.
 Here a deadline covers the connection, the request, the headers and the body: every read and write of a
@@ -40,6 +40,8 @@ _CHARSETS = re.compile(
 """Those that texts are in, as Python names them. Some of its others take the square of a text's length."""
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NO_HEADER_TEXT = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
+_AUTHORIZES = {"authorization", "proxy-authorization"}
+_ONLY_SCHEME = re.compile(r"\s*(basic|bearer|digest|token)?\s*", re.IGNORECASE)
 _BLANK = re.compile(r"[ \t\n\r]*")
 
 
@@ -81,6 +83,8 @@ def require_sendable(headers: Mapping[str, SecretStr], token: SecretStr | None) 
             raise ValueError(f"{name!r} cannot be the name of a header")
         if _NO_HEADER_TEXT.search(value.get_secret_value()):
             raise ValueError(f"the value of {name!r} has a line end or another control character in it")
+        if name.lower() in _AUTHORIZES and _ONLY_SCHEME.fullmatch(value.get_secret_value()):
+            raise ValueError(f"the value of {name!r} is empty but for the scheme")
 
 
 def host_and_port(url: str) -> tuple[str, int] | None:
@@ -137,7 +141,7 @@ def ask(
 
 
 def retry_after(reply: Reply, now: datetime | None = None) -> float | None:
-    """Seconds the other side asks to be left alone; it may name a time instead, or nonsense."""
+    """Seconds the server asks us to wait (Retry-After); it may name a time instead, or nonsense."""
     text = reply.headers.get("retry-after", "").strip()
     try:
         if text.isascii() and text.isdigit():
@@ -154,7 +158,7 @@ def read_json(body: bytes) -> tuple[Any, str]:
     text = _json_text(body)
     value, end = _decoded(text, _blank(text, 0))
     if _blank(text, end) != len(text):
-        raise ValueError(f"there is something behind the JSON at {end}")
+        raise ValueError(f"there is more text after the JSON, at {end}")
     return value, text
 
 

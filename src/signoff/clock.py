@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 Clock = Callable[[], float]
@@ -43,3 +44,8 @@ class ClockWatch:
         now = self.offset()
         step, self._offset = now - self._offset, now
         return step if abs(step) > STEP_S else 0.0
+
+
+def when(seconds: float | None) -> str | None:
+    """A time for people and JSON: ISO 8601 in UTC."""
+    return None if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"

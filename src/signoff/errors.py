@@ -12,7 +12,9 @@ SignoffError
  │   ├─ TransientError trying again may help (a lost connection, 503, a locked database)
  │   └─ PermanentError trying again cannot help (a wrong type, 400, no such table)
  │       └─ Discarded  the rows of a batch were dropped, as the sink is configured to
- └─ EngineError        Spark could not run the plan
+ ├─ EngineError        Spark could not run the plan
+ ├─ RequestError       what somebody has asked for, of a pipeline that is there, cannot be done as asked
+ └─ PluginError        a type that another package brings cannot be used; names the package
 """
 
 from __future__ import annotations
@@ -31,14 +33,24 @@ class Line(int):
     what is no file at all (`--set NAME`)."""
 
     file: str
+    bare: bool
 
-    def __new__(cls, number: int, file: str) -> Self:
+    def __new__(cls, number: int, file: str, bare: bool | None = None) -> Self:
         line = super().__new__(cls, number)
-        line.file = file
+        line.file, line.bare = file, is_bare(number) if bare is None else bare
         return line
 
-    def __reduce__(self) -> tuple[type[Line], tuple[int, str]]:
-        return Line, (int(self), self.file)
+    def __reduce__(self) -> tuple[type[Line], tuple[int, str, bool]]:
+        return Line, (int(self), self.file, self.bare)
+
+
+class BareLine(int):
+    """A line with a field and nothing behind it. YAML takes that for null, but nobody wrote it."""
+
+
+def is_bare(line: int) -> bool:
+    """Whether nothing is written behind the field of this line."""
+    return isinstance(line, BareLine) or (isinstance(line, Line) and line.bare)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +124,26 @@ class Discarded(PermanentError):
 
 class EngineError(SignoffError):
     """Spark could not run the plan."""
+
+
+class RequestError(SignoffError):
+    """What somebody has asked for cannot be meant, or not be done as asked. `field`: the part of the request
+    that says so; '' for all of it."""
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
+
+    def __reduce__(self) -> tuple[type[RequestError], tuple[str, str]]:
+        return RequestError, (str(self), self.field)
+
+
+class PluginError(SignoffError):
+    """A type that another package brings cannot be used."""
+
+    def __init__(self, code: str, message: str, hint: str) -> None:
+        super().__init__(f"[{code}] {message}; {hint}")
+        self.code, self.message, self.hint = code, message, hint
+
+    def __reduce__(self) -> tuple[type[PluginError], tuple[str, str, str]]:
+        return PluginError, (self.code, self.message, self.hint)

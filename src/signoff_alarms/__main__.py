@@ -1,5 +1,6 @@
 """`python -m signoff_alarms`: `run` analyses alarms of base stations, `route` sends them to the queues of
-their sensors, `simulate` makes them up: to files, a pipe or RabbitMQ."""
+their sensors, `simulate` makes them up: to files, a pipe or RabbitMQ. `report` analyses the stored results of
+a period, `jobs` has that done every day, and `listen` shows what comes."""
 
 from __future__ import annotations
 
@@ -17,10 +18,14 @@ from pydantic import ValidationError
 
 from signoff.errors import SignoffError
 from signoff.pipeline.secrets import redact
+from signoff_alarms.listening import listen_command
+from signoff_alarms.reacting import react_command
+from signoff_alarms.reporting import jobs_command, report_command
 from signoff_alarms.running import route_command, run_command
 from signoff_alarms.simulator import (
     ERRORS,
     FileTarget,
+    Form,
     Kind,
     PipeTarget,
     Sent,
@@ -48,6 +53,10 @@ def _root() -> None:
 
 app.command("run")(run_command)
 app.command("route")(route_command)
+app.command("react")(react_command)
+app.command("report")(report_command)
+app.command("jobs")(jobs_command)
+app.command("listen")(listen_command)
 
 
 @app.command("simulate")
@@ -76,13 +85,18 @@ def simulate_command(
     late_by: Annotated[str, typer.Option(help="How much later they are at most.")] = "6h",
     duplicates: Annotated[float, typer.Option(help="Share that is sent again.")] = DEFAULTS.duplicates,
     errors: Annotated[int, typer.Option(help="One in so many is erroneous; 0: none.")] = DEFAULTS.errors,
+    low_battery: Annotated[int, typer.Option(help="Alarm of low batteries: 311 or 309.")] = 311,
+    as_csv: Annotated[
+        bool,
+        typer.Option("--csv", help="CSV instead of JSON: station_id,datapoint_id,alarm_id,event_time,…"),
+    ] = False,
     exchange: Annotated[str, typer.Option(help="amqp: the exchange.")] = "alarms",
     declare: Annotated[bool, typer.Option(help="amqp: create exchange and queues if missing.")] = True,
 ) -> None:
     """Send simulated alarms; the same seed sends the same bytes. Ctrl-C ends it in an orderly way.
 
-    The queues: power.grid.voltage.queue, humidity.queue, total.battery.voltage.queue and
-    other.alert.messages.queue.
+    The queues: power.grid.voltage.queue, humidity.queue, total.battery.voltage.queue,
+    equipment.failed.queue and other.alert.messages.queue.
     """
     if rate is not None and rate <= 0:
         raise typer.BadParameter("it must be more than 0", param_hint="--rate")
@@ -99,14 +113,17 @@ def simulate_command(
         late_by=late_by,
         duplicates=duplicates,
         errors=errors,
+        low_battery=low_battery,
     )
+    if as_csv and _is_broker(to):
+        raise typer.BadParameter("for files and pipes; messages of a queue are JSON", param_hint="--csv")
     sent, began = Sent(first), time.monotonic()
     with _signals() as caught:
         try:
             if _is_broker(to):
                 target = _exchange(to, seed, exchange, declare)
             else:
-                target = _files(to, files, first, count)
+                target = _files(to, files, first, count, "csv" if as_csv else "json")
             with target:
                 simulation = Simulation(seed, config)
                 simulate(simulation, target, sent, count, rate=rate, stopped=lambda: bool(caught))
@@ -139,13 +156,14 @@ def _exchange(url: str, seed: int, exchange: str, declare: bool) -> Target:
     return topology.ExchangeTarget(url, seed, exchange)
 
 
-def _files(to: str, files: int, first: int, stop: int) -> Target:
+def _files(to: str, files: int, first: int, stop: int, form: Form) -> Target:
     if to == "-":
-        return PipeTarget(sys.stdout.fileno())
+        return PipeTarget(sys.stdout.fileno(), form)
     path = Path(to)
     if files == 1 and not to.endswith("/") and not path.is_dir():
-        return FileTarget([path], first, stop)
-    return FileTarget([path / f"alarms-{number:05}.jsonl" for number in range(files)], first, stop)
+        return FileTarget([path], first, stop, form)
+    suffix = "jsonl" if form == "json" else form
+    return FileTarget([path / f"alarms-{number:05}.{suffix}" for number in range(files)], first, stop, form)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from signoff.ledger.audit import Audit, audit
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
 from signoff.watch.windows import late_in_all, read_windows
+from signoff_alarms import demo_report
 from signoff_alarms import pipeline as pipelines
 from signoff_alarms.desk import Desk
 from signoff_alarms.narrator import narrator, say
@@ -65,9 +66,13 @@ def _demo(began: float) -> int:
     for line in results.told():
         say(f"  {line}")
     _late(graph)
-    complete = _compare_sinks(graph, results)
-    complete &= _every_alarm_is_somewhere(graph, results)
+    held = _compare_sinks(graph, results)
+    whereabouts = _every_alarm_is_somewhere(graph, results)
+    complete = all(each.rows == each.signed for each in held)
+    complete &= all(each.alarms == sum(each[2:]) for each in whereabouts)
     _dead_letters(graph)
+    files = demo_report.write(HOME / "report", results, report.total.as_dict()["received"], whereabouts, held)
+    say(f"\nThe same as a report: {' and '.join(map(str, files))}")
     took_s = time.monotonic() - began
     say(
         f"\n{seen.rate:,.0f} alarms a second were settled: they are simulated at {RATE:,} a second, and the "
@@ -97,7 +102,7 @@ def _places(desk_url: str) -> pipelines.Places:
         rate=RATE,
         seed=7,
         max_events_per_batch=10_000,
-        simulation={"per_day": 100_000, "late": 0.01},
+        simulation={"per_day": 100_000, "late": 0.01, "low_battery": 309},
     )
     desk = {
         "type": "http",
@@ -117,39 +122,38 @@ def _late(graph: Graph) -> None:
     say(f"  late alarms: a window was missed {by_sensor.total():,} times; by sensor {told}")
 
 
-def _compare_sinks(graph: Graph, results: Results) -> bool:
-    """Print what each sink holds; true if that is what the ledger says it signed for, each row once."""
+def _compare_sinks(graph: Graph, results: Results) -> list[demo_report.Held]:
+    """Print what each sink holds, and whether that is what the ledger says it signed for, each row once."""
     with Ledger(graph.state / "ledger.db", readonly=True) as ledger:
         signed = {name: totals.rows for name, totals in ledger.sink_totals().items()}
     say("\nCounted in the sinks themselves:")
-    complete = True
+    held = []
     for name in graph.sinks:
         ids, where = results.ids(name)
         fine = len(ids) == signed.get(name, 0)
-        complete &= fine
+        held.append(demo_report.Held(name, len(ids), signed.get(name, 0)))
         twice = sum(ids.values()) - len(ids)
         verdict = "as signed for" if fine else f"BUT {signed.get(name, 0):,} SIGNED FOR"
         more = f", {twice} of them sent twice" if twice else ""
         say(f"  {name:28} {len(ids):7,} rows, {verdict}{more}   {where}")
-    return complete
+    return held
 
 
-def _every_alarm_is_somewhere(graph: Graph, results: Results) -> bool:
-    """Print, for each analysis without overlaps, where the alarms are that it was to count; true if that is
-    all of them."""
+def _every_alarm_is_somewhere(graph: Graph, results: Results) -> list[demo_report.Whereabouts]:
+    """Print, for each analysis without overlaps, where the alarms are that it was to count."""
     windows, dead = read_windows(graph), _dead_by_stage(graph)
     say("\nEvery alarm that a window was to count:")
-    complete = True
+    found = []
     for name, what in COUNTED.items():
         came, counted = results.alarms(name), results.counted(name)
         late, no_time = windows[name].late, dead[name]
         fine = came == counted + late + no_time
-        complete &= fine
+        found.append(demo_report.Whereabouts(what, came, counted, late, no_time))
         say(
             f"  {what:28} {came:6,} {'=' if fine else 'IS NOT'} {counted:,} counted + {late:,} late "
             f"+ {no_time:,} without a time that can be true"
         )
-    return complete
+    return found
 
 
 def _dead_by_stage(graph: Graph) -> Counter[str]:

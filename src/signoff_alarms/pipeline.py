@@ -1,7 +1,8 @@
 """The pipelines of the application, as files: where alarms come from, what is done, where results go.
 
 What is done is the same everywhere and stands in `pipelines/*.yaml`, which refers to the places by anchors:
-`*alarms`, the sources; `*archive`, `*notifications`, `*critical` and `*storage`, the kinds of sinks. A file
+`*parsed`, how they are read (`*alarms`, the sources, where they are
+not); `*archive`, `*notifications`, `*critical` and `*storage`, the kinds of sinks. A file
 that is written here names the places in its first lines. No address of a server is in it, which may hold a
 password: those are in the environment, under the names below.
 """
@@ -9,22 +10,69 @@ password: those are in the environment, under the names below.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import TypeAdapter, ValidationError
+
 from signoff.errors import SignoffError
-from signoff_alarms.topology import CRITICAL_QUEUE, OTHER_QUEUE, QUEUES, RESULTS
+from signoff.pipeline.durations import Duration
+from signoff_alarms.simulator import CSV_COLUMNS
+from signoff_alarms.topology import CRITICAL_QUEUE, RESULTS, SOURCE_QUEUES
 
 RABBITMQ, POSTGRES = "SIGNOFF_ALARMS_RABBITMQ", "SIGNOFF_ALARMS_POSTGRES"
 """Environment variables with the addresses of the servers."""
 
 Node = Mapping[str, Any]
-Part = Literal["analysis", "routing"]
+Part = Literal["analysis", "routing", "critical"]
 
 _FIRST_LINE = "# Written by python -m signoff_alarms; every command of signoff takes this file."
+
+
+_TIME = "yyyy-MM-dd HH:mm:ss z"
+_PARSED: Node = {
+    "type": "parse_json",
+    "schema": "stationId BIGINT, dataPointId INT, alarmId INT, eventTime TIMESTAMP, value DOUBLE, "
+    "valueThreshold DOUBLE, isActive BOOLEAN",
+    "timestamp_format": _TIME,
+}
+_CSV_TYPES = ("BIGINT", "INT", "INT", "TIMESTAMP", "DOUBLE", "DOUBLE", "BOOLEAN")
+_RENAMED: Node = {"type": "select", "columns": {field: column for column, field in CSV_COLUMNS.items()}}
+
+
+@dataclass(frozen=True)
+class Windows:
+    """How long they are, and when they are closed."""
+
+    failures: str = "10m"
+    """Of failed equipment."""
+    voltage: str = "1h"
+    """Of the grid's voltage."""
+    batteries: str = "1h"
+    """Of low voltage of batteries."""
+    lateness: str = "15m"
+    """How long after its end a window waits for alarms."""
+    last_events: int | None = None
+    """How far time has come: to the latest alarm, or to the oldest among so many of the newest ones."""
+
+    @property
+    def anchors(self) -> dict[str, Any]:
+        last = self.last_events
+        return {
+            "failures_size": self.failures,
+            "voltage_size": self.voltage,
+            "battery_size": self.batteries,
+            "lateness": self.lateness,
+            "watermark": "bounded" if last is None else {"last_events": last},
+            "window_seconds": {
+                "failures": _whole_seconds(self.failures),
+                "voltage": _whole_seconds(self.voltage),
+                "battery": _whole_seconds(self.batteries),
+            },
+        }
 
 
 @dataclass(frozen=True)
@@ -37,16 +85,20 @@ class Places:
     storage: Node
     idle_after: str = "1m"
     """How long alarms must stay away for the last windows to be closed."""
+    windows: Windows = Windows()
+    is_csv: bool = False
+    """Alarms come with the columns of CSV files, not as JSON."""
 
     @property
     def anchors(self) -> dict[str, Any]:
         return {
-            "alarms": list(self.sources),
+            "parsed": {"inputs": list(self.sources), **(_RENAMED if self.is_csv else _PARSED)},
             "archive": {"type": "files"},
             "notifications": self.notifications,
             "critical": self.critical,
             "storage": self.storage,
             "idle": self.idle_after,
+            **self.windows.anchors,
         }
 
 
@@ -61,21 +113,35 @@ def from_files(pattern: str) -> dict[str, Node]:
     return {"stations": {"type": "files", "path": str(Path.cwd() / pattern)}}
 
 
+def from_csv(pattern: str) -> dict[str, Node]:
+    """The same from CSV files with a header, each row an alarm."""
+    schema = ", ".join(f"{name} {kind}" for name, kind in zip(CSV_COLUMNS, _CSV_TYPES, strict=True))
+    shape = {"format": "csv", "schema": schema, "timestamp_format": _TIME}
+    return {"stations": {"type": "files", "path": str(Path.cwd() / pattern), **shape}}
+
+
 def from_http(port: int) -> dict[str, Node]:
     return {"stations": {"type": "http", "port": port}}
 
 
-def from_queues() -> dict[str, Node]:
+def from_queues(queues: Sequence[str] = SOURCE_QUEUES) -> dict[str, Node]:
     """A source for each queue: windows are then closed as far as the slowest of them has come. One source for
     all would mix what is hours apart, and take for late what only waited in a longer queue."""
     url = f"${{{RABBITMQ}}}"
     return {
         queue.removesuffix(".queue").replace(".", "_"): {"type": "rabbitmq", "url": url, "queues": [queue]}
-        for queue in (*QUEUES.values(), OTHER_QUEUE)
+        for queue in queues
     }
 
 
-def embedded(sources: Mapping[str, Node], idle_after: str, *, postgres: bool = False) -> Places:
+def embedded(
+    sources: Mapping[str, Node],
+    idle_after: str,
+    *,
+    postgres: bool = False,
+    windows: Windows = Windows(),  # noqa: B008 - it is frozen
+    is_csv: bool = False,
+) -> Places:
     """No server is needed: results go to files and to SQLite."""
     return Places(
         sources,
@@ -83,10 +149,18 @@ def embedded(sources: Mapping[str, Node], idle_after: str, *, postgres: bool = F
         critical={"type": "files", "path": f"./out/{CRITICAL_QUEUE}"},
         storage=_storage(postgres),
         idle_after=idle_after,
+        windows=windows,
+        is_csv=is_csv,
     )
 
 
-def with_rabbitmq(sources: Mapping[str, Node], idle_after: str, *, postgres: bool = False) -> Places:
+def with_rabbitmq(
+    sources: Mapping[str, Node],
+    idle_after: str,
+    *,
+    postgres: bool = False,
+    windows: Windows = Windows(),  # noqa: B008 - it is frozen
+) -> Places:
     """Results go to an exchange, critical alerts also to a queue of their own."""
     broker = {"type": "rabbitmq", "url": f"${{{RABBITMQ}}}"}
     return Places(
@@ -99,6 +173,7 @@ def with_rabbitmq(sources: Mapping[str, Node], idle_after: str, *, postgres: boo
         critical={**broker, "routing_key": f"'{CRITICAL_QUEUE}'"},
         storage=_storage(postgres),
         idle_after=idle_after,
+        windows=windows,
     )
 
 
@@ -110,6 +185,16 @@ def analysis(places: Places, name: str = "alarms", **settings: Any) -> str:
 def routing(sources: Mapping[str, Node]) -> str:
     """The text of the pipeline that sends alarms to the queues of their sensors."""
     return _head("alarm_routing", sources, {"alarms": list(sources)}) + _shipped("routing")
+
+
+def critical(cool_down: str, *, rabbitmq: bool) -> str:
+    """The text of the pipeline in which critical alerts start analyses, in a directory of the home."""
+    source: Node = {"type": "files", "path": f"../out/{CRITICAL_QUEUE}/*.jsonl"}
+    if rabbitmq:
+        source = {"type": "rabbitmq", "url": f"${{{RABBITMQ}}}", "queues": [CRITICAL_QUEUE]}
+    sources = {"critical_alerts": source}
+    anchors = {"alarms": list(sources), "cool_down": cool_down}
+    return _head("alarms_critical", sources, anchors) + _shipped("critical")
 
 
 def write(text: str, home: Path) -> Path:
@@ -134,6 +219,17 @@ def _head(name: str, sources: Mapping[str, Node], anchors: Mapping[str, Any], **
 
 def _shipped(part: Part) -> str:
     return resources.files("signoff_alarms").joinpath("pipelines", f"{part}.yaml").read_text(encoding="utf-8")
+
+
+def _whole_seconds(duration: str) -> int:
+    """Raises SignoffError for what is no duration, or has a fraction of a second."""
+    try:
+        seconds = float(TypeAdapter(Duration).validate_python(duration))
+    except ValidationError:
+        raise SignoffError(f'"{duration}" is not a duration; write 90s, 10m or 1h') from None
+    if seconds <= 0 or seconds != int(seconds):
+        raise SignoffError(f'"{duration}": a window has whole seconds')
+    return int(seconds)
 
 
 def _storage(postgres: bool) -> Node:

@@ -10,18 +10,35 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from signoff.sources.stations_network import GRID_VOLTAGE
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from signoff.sources.stations_network import (
+    FAILED_EQUIPMENT,
+    GRID_VOLTAGE,
+    HIGH_AC_VOLTAGE,
+    LOW_AC_VOLTAGE,
+    TOTAL_BATTERY_VOLTAGE,
+)
 from signoff_alarms.topology import OTHER_QUEUE, QUEUES
 
 COUNTED = {
     "failed_equipment": "failed equipment (303)",
     "grid_voltage": "grid voltage (308, 309)",
+    "battery_low_voltage": "batteries (309)",
 }
 """The windows that count each alarm once, and what they count."""
 _NUMBERS = {
     "failed_equipment": "numberOfEquipmentFailures",
     "grid_voltage": "numberOfPowerGridVoltageOutrage",
+    "battery_low_voltage": "numberOfBatteryLowVoltage",
 }
+_WANTED: dict[str, tuple[int | None, tuple[int, ...]]] = {
+    "failed_equipment": (None, (FAILED_EQUIPMENT,)),
+    "grid_voltage": (GRID_VOLTAGE, (HIGH_AC_VOLTAGE, LOW_AC_VOLTAGE)),
+    "battery_low_voltage": (TOTAL_BATTERY_VOLTAGE, (LOW_AC_VOLTAGE,)),
+}
+"""Sensor (None: any) and alarms that a window counts."""
 _FILES = {
     "notifications": "notifications",
     "critical_alerts": "desk.jsonl",
@@ -31,6 +48,7 @@ _FILES = {
 _TABLES = {
     "failed_equipment_table": "failed_equipment",
     "grid_voltage_table": "grid_voltage",
+    "battery_low_voltage_table": "battery_low_voltage",
     "alerts_table": "alerts",
     "late_table": "late_alarms",
 }
@@ -73,6 +91,31 @@ class Results:
         ):
             yield f"  station {station}, sensor {sensor}: {number} from {start[11:16]} to {end[11:16]}"
 
+    def charted(self) -> dict[str, pa.Table]:
+        """What charts of a report show, by name."""
+        queries = {
+            "voltage": (
+                "SELECT windowStart AS hour, CASE alarmId WHEN 308 THEN 'too high' ELSE 'too low' END "
+                "AS voltage, sum(numberOfPowerGridVoltageOutrage) AS times FROM grid_voltage GROUP BY 1, 2"
+            ),
+            "equipment": (
+                "SELECT stationId || ' / ' || datapointId AS sensor, "
+                "sum(numberOfEquipmentFailures) AS failures "
+                "FROM failed_equipment GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 10"
+            ),
+            "alerts": "SELECT stationId, datapointId, windowStart FROM alerts",
+        }
+        found = {}
+        with closing(sqlite3.connect(self._database)) as database:
+            database.row_factory = sqlite3.Row
+            for name, query in queries.items():
+                found[name] = pa.Table.from_pylist([dict(row) for row in database.execute(query)])
+        hours = found["voltage"]
+        if hours.num_rows:
+            times = pc.strptime(hours["hour"], "%Y-%m-%dT%H:%M:%SZ", "us").cast(pa.timestamp("us", "UTC"))
+            found["voltage"] = hours.set_column(0, "hour", times)
+        return found
+
     def ids(self, sink: str) -> tuple[Counter[str], Path]:
         """The ids that a sink holds, and where they stand."""
         if table := _TABLES.get(sink):
@@ -83,10 +126,9 @@ class Results:
 
     def alarms(self, window: str) -> int:
         """How many alarms came that a window is to count, whatever their times are."""
+        sensor, kinds = _WANTED[window]
         return sum(
-            row["dataPointId"] == GRID_VOLTAGE and row["alarmId"] in (308, 309)
-            if window == "grid_voltage"
-            else row["alarmId"] == 303
+            row["alarmId"] in kinds and sensor in (None, row["dataPointId"])
             for queue in (*QUEUES.values(), OTHER_QUEUE)
             for row in _json_rows(self._out / queue)
         )

@@ -10,6 +10,8 @@ messages straight into a pipeline (`template: stations`).
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -17,9 +19,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,10 +32,12 @@ from signoff.sources.stations import MESSAGES, PIECE, Simulation, SimulationConf
 from signoff.sources.stations_text import ERRORS, KINDS, Kind
 
 __all__ = [
+    "CSV_COLUMNS",
     "ERRORS",
     "KINDS",
     "MESSAGES",
     "FileTarget",
+    "Form",
     "Kind",
     "PipeTarget",
     "Sent",
@@ -41,6 +46,18 @@ __all__ = [
     "Target",
     "simulate",
 ]
+
+Form = Literal["json", "csv"]
+CSV_COLUMNS = {
+    "station_id": "stationId",
+    "datapoint_id": "dataPointId",
+    "alarm_id": "alarmId",
+    "event_time": "eventTime",
+    "value": "value",
+    "valueThreshold": "valueThreshold",
+    "isActive": "isActive",
+}
+"""The header of CSV files, and which field of a message a column is."""
 
 _WAIT_S = 0.2
 """How long a slow rate may keep `simulate` from noticing that it is to stop."""
@@ -66,15 +83,15 @@ class Target(ABC):
 
 
 class FileTarget(Target):
-    """JSON lines in one file or several, each holding a part of the stream. A file has its name when it is
+    """Lines in one file or several, each holding a part of the stream. A file has its name when it is
     complete; until then `.part` stands behind it, so that nobody reads half of it."""
 
-    def __init__(self, paths: list[Path], first: int, stop: int) -> None:
+    def __init__(self, paths: list[Path], first: int, stop: int, form: Form = "json") -> None:
         """For the messages from `first` up to `stop`. Raises SignoffError when one of the files exists."""
         for path in paths:
             if path.exists():
                 raise SignoffError(f"{path} exists already; remove it, or give another name")
-        self._paths, self._first, self._stop = paths, first, stop
+        self._paths, self._first, self._stop, self._form = paths, first, stop, form
         self._open: _Open | None = None
 
     def write(self, messages: pa.RecordBatch) -> None:
@@ -83,7 +100,7 @@ class FileTarget(Target):
             index, end = self._file_of(number)
             here = messages.slice(0, end - number)
             try:
-                self._write(self._paths[index], lines(here.column("payload")))
+                self._write(self._paths[index], written(here, self._form))
             except OSError as error:
                 raise SignoffError(f"{self._paths[index]}: cannot write: {error.strerror}") from error
             messages = messages.slice(here.num_rows)
@@ -108,6 +125,7 @@ class FileTarget(Target):
             self.close()
             path.parent.mkdir(parents=True, exist_ok=True)
             self._open = _Open(path, os.open(_part(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), 0)
+            content = memoryview(_heading(self._form) + content)
         _write_all(self._open.descriptor, content)
         self._open = self._open._replace(length=self._open.length + len(content))
 
@@ -120,14 +138,16 @@ class _Open(NamedTuple):
 
 
 class PipeTarget(Target):
-    """JSON lines to an open file descriptor, such as standard output."""
+    """Lines to an open file descriptor, such as standard output."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, descriptor: int, form: Form = "json") -> None:
+        self._descriptor, self._form = descriptor, form
+        self._heading = _heading(form)
 
     def write(self, messages: pa.RecordBatch) -> None:
         try:
-            _write_all(self._descriptor, lines(messages.column("payload")))
+            _write_all(self._descriptor, memoryview(self._heading + written(messages, self._form)))
+            self._heading = b""
         except OSError as error:
             raise SignoffError(f"cannot write: {error.strerror}") from error
 
@@ -191,6 +211,34 @@ def lines(payloads: pa.Array) -> memoryview:
     joined = pc.binary_join_element_wise(payloads, b"", b"\n")
     length = pc.sum(pc.binary_length(joined)).as_py() or 0
     return memoryview(joined.buffers()[2])[:length]
+
+
+def written(messages: pa.RecordBatch, form: Form) -> memoryview:
+    """Messages as lines."""
+    if form == "json":
+        return lines(messages.column("payload"))
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(map(_csv_row, messages.column("payload").to_pylist()))
+    return memoryview(text.getvalue().encode())
+
+
+def _csv_row(payload: bytes) -> list[str]:
+    """The fields of a message, whatever is wrong with them; of one that is no JSON, its text as one field."""
+    try:
+        fields = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        return [payload.decode(errors="replace")]
+    return [_csv_value(fields.get(name)) for name in CSV_COLUMNS.values()]
+
+
+def _csv_value(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def _heading(form: Form) -> bytes:
+    return b"" if form == "json" else (",".join(CSV_COLUMNS) + "\n").encode()
 
 
 def _write_all(descriptor: int, content: memoryview) -> None:

@@ -3,14 +3,16 @@
     alarms (direct) ──121──► power.grid.voltage.queue
           │       └──115──► humidity.queue
           │       └──141──► total.battery.voltage.queue
+          │       └──equipment.failed──► equipment.failed.queue
           └─ what is none of these ─► alarms.other (fanout) ──► other.alert.messages.queue
 
     alarms.results (topic) ──#──► alarm.results.queue
                                   critical.alerts.queue
 
-The routing key is the sensor's id as text; of a result, `sensor.alarm`. The rest goes through an alternate
-exchange, not through a binding per sensor: a sensor nobody thought of is then in the queue of the others,
-and not lost.
+The routing key is the sensor's id as text, of failed equipment (alarm 303) `equipment.failed`: it is
+rare, and need not wait for what is frequent. Of a result it is `sensor.alarm`. The rest goes through an
+alternate exchange, not through a binding per sensor: a sensor nobody thought of is then in the queue of the
+others, and not lost.
 """
 
 from __future__ import annotations
@@ -27,9 +29,9 @@ from signoff.errors import PermanentError, SignoffError, TransientError
 from signoff.pipeline.model import Retry
 from signoff.pipeline.secrets import SecretUrl
 from signoff.sinks.contract import EVENT_ID, BatchRef, Part
-from signoff.sinks.rabbitmq import ROUTING_KEY, RabbitmqSinkConfig
+from signoff.sinks.rabbitmq.sink import ROUTING_KEY, RabbitmqSinkConfig
 from signoff.sinks.retry import deliver
-from signoff.sources.stations_network import GRID_VOLTAGE, HUMIDITY, TOTAL_BATTERY_VOLTAGE
+from signoff.sources.stations_network import FAILED_EQUIPMENT, GRID_VOLTAGE, HUMIDITY, TOTAL_BATTERY_VOLTAGE
 from signoff_alarms.simulator import Target
 
 EXCHANGE = "alarms"
@@ -38,7 +40,11 @@ QUEUES = {
     HUMIDITY: "humidity.queue",
     TOTAL_BATTERY_VOLTAGE: "total.battery.voltage.queue",
 }
+FAILED_QUEUE, FAILED_KEY = "equipment.failed.queue", "equipment.failed"
+"""Failed equipment, of whatever sensor."""
 OTHER_QUEUE = "other.alert.messages.queue"
+SOURCE_QUEUES = (*QUEUES.values(), FAILED_QUEUE, OTHER_QUEUE)
+"""Where alarms wait."""
 RESULTS = "alarms.results"
 """Exchange that results of the analysis go to."""
 RESULTS_QUEUE = "alarm.results.queue"
@@ -56,10 +62,11 @@ def declare(url: str, exchange: str = EXCHANGE, queue_type: Literal["quorum", "c
         channel.exchange_declare(other, "fanout", durable=True)
         arguments = {"alternate-exchange": other}
         channel.exchange_declare(exchange, "direct", durable=True, arguments=arguments)
-        for queue in (*QUEUES.values(), OTHER_QUEUE):
+        for queue in SOURCE_QUEUES:
             channel.queue_declare(queue, durable=True, arguments={"x-queue-type": queue_type})
         for sensor, queue in QUEUES.items():
             channel.queue_bind(queue, exchange, str(sensor))
+        channel.queue_bind(FAILED_QUEUE, exchange, FAILED_KEY)
         channel.queue_bind(OTHER_QUEUE, other, "")
 
 
@@ -101,7 +108,11 @@ class ExchangeTarget(Target):
             {
                 EVENT_ID: pc.binary_join_element_wise(str(self._seed), numbers, "-"),
                 "payload": messages.column("payload"),
-                ROUTING_KEY: messages.column("dataPointId").cast(pa.string()),
+                ROUTING_KEY: pc.if_else(
+                    pc.equal(messages.column("alarmId"), FAILED_EQUIPMENT),
+                    FAILED_KEY,
+                    messages.column("dataPointId").cast(pa.string()),
+                ),
             }
         )
         done = deliver(self._writer, rows, _RETRY, budget_s=self._patience_s)
@@ -119,7 +130,7 @@ def _channel(url: str) -> Iterator[Any]:
     try:
         import pika
 
-        from signoff.sinks.rabbitmq_publisher import connection_parameters, in_words, quiet_pika
+        from signoff.sinks.rabbitmq.publisher import connection_parameters, in_words, quiet_pika
     except ModuleNotFoundError:
         raise SignoffError('pika is not installed: pip install "signoff[rabbitmq]"') from None
     quiet_pika()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,12 @@ from signoff_alarms import pipeline, topology
 from signoff_alarms.__main__ import app
 
 AMQP, DATABASE = "amqp://user:correct-horse@broker/", "postgresql://user:battery-staple@database/alarms"
-WINDOWS = {"failed_equipment": (600, None), "grid_voltage": (3600, None), "frequent_failures": (3600, 600)}
+WINDOWS = {
+    "failed_equipment": (600, None),
+    "grid_voltage": (3600, None),
+    "frequent_failures": (3600, 600),
+    "battery_low_voltage": (3600, None),
+}
 
 
 @pytest.fixture
@@ -61,6 +67,7 @@ def test_without_servers_results_are_in_files_and_sqlite(calls: list[Any]) -> No
         "critical_alerts": "files",
         "failed_equipment_table": "sqlite",
         "grid_voltage_table": "sqlite",
+        "battery_low_voltage_table": "sqlite",
         "alerts_table": "sqlite",
         "late_table": "sqlite",
     }
@@ -84,6 +91,7 @@ def test_with_rabbitmq_each_queue_is_a_source_and_results_go_to_the_exchange(cal
         ("power.grid.voltage.queue",),
         ("humidity.queue",),
         ("total.battery.voltage.queue",),
+        ("equipment.failed.queue",),
         ("other.alert.messages.queue",),
     ]
     assert {queue.url.get() for queue in queues} == {AMQP}
@@ -103,6 +111,53 @@ def test_alarms_may_come_from_files_named_from_here(calls: list[Any], tmp_path: 
     assert run("run", "--files", "in/*.jsonl", "--home", "elsewhere/alarms").exit_code == 0
     source: Any = written("elsewhere/alarms").nodes["stations"].config
     assert source.path == f"{tmp_path}/in/*.jsonl"
+
+
+def test_alarms_may_come_from_csv_files(calls: list[Any]) -> None:
+    assert run("run", "--csv", "in/*.csv").exit_code == 0
+    graph = written()
+    source: Any = graph.nodes["stations"].config
+    assert source.format == "csv"
+    assert source.schema_.startswith(
+        "station_id BIGINT, datapoint_id INT, alarm_id INT, event_time TIMESTAMP"
+    )
+    parsed: Any = graph.nodes["parsed"].config
+    assert parsed.type == "select" and parsed.columns["stationId"] == "station_id"
+
+
+def test_windows_and_parallelism_are_options(calls: list[Any]) -> None:
+    options = ("--window", "5m", "--voltage-window", "2h", "--lateness", "1m", "--last-events", "10")
+    assert run("run", *options, "--parallelism", "3").exit_code == 0
+    graph = written()
+    sizes = {name: graph.nodes[name].config.size for name in WINDOWS}  # type: ignore[attr-defined]
+    assert sizes == {
+        "failed_equipment": 300, "grid_voltage": 7200, "frequent_failures": 3600, "battery_low_voltage": 7200
+    }  # fmt: skip
+    for name in WINDOWS:
+        window: Any = graph.nodes[name].config
+        assert window.allowed_lateness == 60 and window.watermark.last_events == 10
+    assert graph.settings.spark.master == "local[3]"
+
+
+@pytest.mark.parametrize("size", ["soon", "0s", "1.5s"])
+def test_a_window_that_is_none_is_refused(calls: list[Any], size: str) -> None:
+    done = run("run", "--window", size)
+    assert done.exit_code == 2 and f'"{size}"' in done.output and not calls
+
+
+def test_a_queue_may_have_a_run_of_its_own(calls: list[Any]) -> None:
+    assert run("run", "--rabbitmq", AMQP, "--queue", "equipment.failed.queue").exit_code == 0
+    graph = written("alarms-equipment.failed")
+    assert graph.name == "alarms_equipment_failed"
+    (source,) = (node.config for node in graph.sources.values())
+    assert source.queues == ("equipment.failed.queue",)  # type: ignore[attr-defined]
+
+
+def test_a_queue_that_does_not_exist_is_refused(calls: list[Any]) -> None:
+    done = run("run", "--rabbitmq", AMQP, "--queue", "equipment.queue")
+    assert done.exit_code == 2 and "equipment.failed.queue" in done.output and not calls
+    done = run("run", "--queue", "humidity.queue")
+    assert done.exit_code == 2 and "--rabbitmq" in done.output
 
 
 def test_alarms_come_from_one_place(calls: list[Any]) -> None:
@@ -127,7 +182,7 @@ def test_routing_takes_alarms_by_http_and_gives_them_to_the_exchange_as_they_cam
     assert (sink.exchange, sink.body, sink.routing_key) == (
         topology.EXCHANGE,
         "payload",
-        "CAST(dataPointId AS STRING)",
+        "if(alarmId = 303, 'equipment.failed', CAST(dataPointId AS STRING))",
     )
 
 
@@ -152,3 +207,33 @@ def test_the_address_of_a_broker_that_is_away_is_shown_without_its_password(
     assert done.exit_code == 1
     assert "cannot connect" in done.output
     assert "correct-horse" not in done.output
+
+
+def test_critical_alerts_start_analyses_of_their_station_and_day(calls: list[Any]) -> None:
+    assert run("run", "--once").exit_code == 0
+    Path("alarms/out").mkdir()
+    sqlite3.connect("alarms/out/results.db").close()
+    assert run("react", "--once", "--cool-down", "1m").exit_code == 0
+    assert calls[-1] == ["run", "alarms/critical/pipeline.yaml", "--once"]
+    graph = written("alarms/critical")
+    source: Any = graph.nodes["critical_alerts"].config
+    assert source.path == "../out/critical.alerts.queue/*.jsonl"
+    for name in ("repeated_failures", "voltage_and_failures"):
+        sink: Any = graph.sinks[name].config
+        assert (sink.type, sink.job, sink.cool_down) == ("job", f"../jobs/{name}.yaml", 60)
+        assert (graph.base / sink.job).is_file()
+        assert sink.parameters["station"] == "stationId"
+
+
+def test_with_a_broker_alerts_come_from_their_queue(calls: list[Any]) -> None:
+    assert run("run", "--rabbitmq", AMQP).exit_code == 0
+    Path("alarms/out").mkdir()
+    sqlite3.connect("alarms/out/results.db").close()
+    assert run("react", "--rabbitmq", AMQP).exit_code == 0
+    source: Any = written("alarms/critical").nodes["critical_alerts"].config
+    assert (source.type, source.queues) == ("rabbitmq", ("critical.alerts.queue",))
+
+
+def test_reactions_need_results(calls: list[Any]) -> None:
+    done = run("react")
+    assert done.exit_code == 1 and "alarms holds no alarms" in done.output and not calls

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import signal
 import subprocess
 import sys
@@ -65,6 +67,52 @@ def test_several_files_hold_the_stream_one_after_the_other(tmp_path: Path) -> No
     assert [file.name for file in files] == [f"alarms-0000{number}.jsonl" for number in range(3)]
     assert [len(lines(file)) for file in files] == [3334, 3333, 3333]
     assert lines(*files) == expected(10_000)
+
+
+def test_csv_files_hold_the_same_alarms_under_a_header(tmp_path: Path) -> None:
+    options = ("--count", 9_000, "--seed", 7, "--errors", 50, "--csv")
+    done = run(*options, "--files", 2, "--to", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    files = sorted((tmp_path / "out").iterdir())
+    assert [file.name for file in files] == ["alarms-00000.csv", "alarms-00001.csv"]
+    found = []
+    for file in files:
+        with file.open(newline="") as rows:
+            assert rows.readline() == (
+                "station_id,datapoint_id,alarm_id,event_time,value,valueThreshold,isActive\n"
+            )
+            found += list(csv.reader(rows))
+    names = ["stationId", "dataPointId", "alarmId", "eventTime", "value", "valueThreshold", "isActive"]
+    for row, payload in zip(found, expected(9_000, errors=50), strict=True):
+        try:
+            message = json.loads(payload)
+        except ValueError:
+            assert row == [payload.decode()]
+            continue
+        read = [None if text == "" else text for text in row]
+        for name, text in zip(names, read, strict=True):
+            value = message.get(name)
+            if isinstance(value, str) or value is None:
+                assert text == value
+            else:
+                assert text is not None and json.loads(text) == value
+    assert run("--count", 3, "--csv", "--to", "amqp://x/").exit_code == 2
+
+
+@pytest.mark.servers
+def test_csv_to_standard_output_begins_with_the_header() -> None:
+    pipe = subprocess.run(
+        [*COMMAND, "--count", "3", "--seed", "7", "--csv", "--to", "-"], capture_output=True, text=True
+    )
+    assert pipe.stdout.splitlines()[0].startswith("station_id,") and len(pipe.stdout.splitlines()) == 4
+
+
+def test_low_batteries_report_309_if_asked_to(tmp_path: Path) -> None:
+    plain, asked = (Simulation(7, SimulationConfig(low_battery=number)) for number in (311, 309))
+    before, after = (one.messages(0, 20_000).to_pylist() for one in (plain, asked))
+    changed = [(a["alarmId"], b["alarmId"]) for a, b in zip(before, after, strict=True) if a != b]
+    assert set(changed) == {(311, 309)} and len(changed) > 1_000
+    assert all(row["dataPointId"] == 141 for row in after if (row["alarmId"] == 309) and row not in before)
 
 
 def test_a_stream_is_gone_on_with_from_a_number(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from signoff_alarms.simulator import Sent, Simulation, SimulationConfig, simulat
 from tests.brokers import PASSWORD, RabbitMQ
 
 QUEUES = {
-    "power.grid.voltage.queue": lambda sensor: sensor == 121,
-    "humidity.queue": lambda sensor: sensor == 115,
-    "total.battery.voltage.queue": lambda sensor: sensor == 141,
-    "other.alert.messages.queue": lambda sensor: sensor not in (121, 115, 141),
+    "power.grid.voltage.queue": lambda sensor, alarm: sensor == 121 and alarm != 303,
+    "humidity.queue": lambda sensor, alarm: sensor == 115 and alarm != 303,
+    "total.battery.voltage.queue": lambda sensor, alarm: sensor == 141 and alarm != 303,
+    "equipment.failed.queue": lambda sensor, alarm: alarm == 303,
+    "other.alert.messages.queue": lambda sensor, alarm: sensor not in (121, 115, 141) and alarm != 303,
 }
 
 
@@ -49,9 +50,11 @@ def test_each_sensor_has_its_queue_and_the_others_share_one(broker: RabbitMQ) ->
     sent = Simulation(7, SimulationConfig(errors=50)).messages(0, 20_000).to_pylist()
     for queue, takes in QUEUES.items():
         messages = broker.take(queue)
-        due = [row for row in sent if takes(row["dataPointId"])]
+        due = [row for row in sent if takes(row["dataPointId"], row["alarmId"])]
         assert [message.body for message in messages] == [row["payload"] for row in due]
-        assert [message.routing_key for message in messages] == [str(row["dataPointId"]) for row in due]
+        assert [message.routing_key for message in messages] == [
+            "equipment.failed" if row["alarmId"] == 303 else str(row["dataPointId"]) for row in due
+        ]
         assert [message.id for message in messages] == [f"7-{row['number']}" for row in due]
         assert {message.properties.delivery_mode for message in messages} == {2}
         assert {message.properties.content_type for message in messages} == {"application/json"}

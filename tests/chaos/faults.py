@@ -50,6 +50,7 @@ _PAUSES_S = {
 _STEPS_S = (-3600.0, -90.0, -2.0, 2.0, 90.0, 3600.0)
 _APPEARS_S = 300.0
 _REPAIRED_S = 180.0
+_OUTLIVED_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,10 @@ class Victims:
 
     def outlived(self) -> list[str]:
         """Processes of runs that are over which are still there."""
-        _, alive = psutil.wait_procs(self._family, timeout=20)
-        return [str(process) for process in alive if _lives(process)]
+        deadline = time.monotonic() + _OUTLIVED_S
+        while (alive := list(filter(_lives, self._family))) and time.monotonic() < deadline:
+            time.sleep(0.1)  # psutil's own wait raises, on some kernels, for what ends this moment
+        return [str(process) for process in alive]
 
     def close(self) -> None:
         self._repairs.shutdown(wait=True, cancel_futures=True)

@@ -14,23 +14,25 @@ from unittest.mock import patch
 import pyarrow as pa
 from pyspark.sql.types import StringType
 
-from signoff.engine import batch as batch_module
-from signoff.engine import delivery
-from signoff.engine.batch import BatchRunner
-from signoff.engine.compile import Delivery, ErrorPlan, Plan, SinkPlan
-from signoff.engine.control import Control
-from signoff.engine.departures import Departures
-from signoff.engine.letters import LetterStore
-from signoff.engine.receipts import receipts_directory
-from signoff.engine.serving import SinkEntry
-from signoff.engine.waiting import PatientStep
+from signoff.engine.batch import passes as passes_module
+from signoff.engine.batch.backlog import Backlog
+from signoff.engine.batch.interrupts import Interrupts
+from signoff.engine.batch.letters import LetterStore
+from signoff.engine.batch.passes import Passes
+from signoff.engine.batch.runner import BatchRunner
+from signoff.engine.batch.stage_counts import StageCounts
+from signoff.engine.delivery import sink_pass as delivery
+from signoff.engine.delivery.open_sinks import SinkEntry
+from signoff.engine.delivery.receipts import receipts_directory
+from signoff.engine.plan.compile import ErrorPlan, Plan, SinkDelivery, SinkPlan
+from signoff.engine.plan.retried_steps import RetriedStep
 from signoff.ledger import DeadLetters, Ledger
-from signoff.ledger.outcome import BatchState
+from signoff.ledger.batch_state import BatchState
 from signoff.log import LogReader, LogWriter
 from signoff.pipeline.model import LogSettings, Retry
 from signoff.sinks.contract import BatchRef, Part, Refusal, Sink, Writer
-from signoff.transforms.answers import Answer, said
 from signoff.transforms.frame import CHILD, SEQUENCE
+from signoff.transforms.row_results import RowResult, result_text
 from tests.engine.simulated_run import ToySinkConfig
 from tests.log.events import numbered
 
@@ -122,40 +124,52 @@ def run(
     policies: Mapping[str, Any] = {STEP: "dead_letter"}
     slow = Slow(receipts_directory(state, BATCH), "out", receipts)
     config = ToySinkConfig(retry=Retry(initial_ms=1))
-    answers = any(text.startswith(said(Answer.WAITS, "")) for text in frame.fails.values())
+    answers = any(text.startswith(result_text(RowResult.WAITS, "")) for text in frame.fails.values())
     plans = {
-        name: SinkPlan(name, (Delivery("alive", (("v", "v"),), ""),), {"v": StringType()})
+        name: SinkPlan(name, (SinkDelivery("alive", (("v", "v"),), ""),), {"v": StringType()})
         for name in ("out", "slow")
     }
-    plan = Plan(frame, plans, (ErrorPlan("error", STEP, "dead_letter", None, answers),), False, False)  # type: ignore[arg-type]
+    plan = Plan(frame, plans, (ErrorPlan("error", STEP, "dead_letter", None, answers),), False)  # type: ignore[arg-type]
     with ExitStack() as stack:
-        stack.enter_context(patch.object(batch_module, "ended", lambda _: {}))
+        stack.enter_context(patch.object(passes_module, "ended", lambda _: {}))
         stack.enter_context(patch.object(delivery, "prove_shared", lambda: None))
         ledger = stack.enter_context(Ledger(state / "ledger.db"))
         letters = stack.enter_context(DeadLetters(state / "dead_letters.db"))
         _fill(state / "log")
         if not record:
             stack.enter_context(patch.object(ledger, "record", side_effect=Killed))
-        runner = BatchRunner(
+        passes = Passes(
             source="incoming",
             spark=SimpleNamespace(conf=SimpleNamespace(set=lambda *_: None)),  # type: ignore[arg-type]
             state=state,
             log=state / "log",
             sinks={"out": SinkEntry(config, sink, form), "slow": SinkEntry(config, slow, form)},
+            control=Interrupts(),
+            range_plan=lambda *_: plan,
+            steps={STEP: RetriedStep("dead_letter", Retry(), frozenset({"out", "slow"}))} if answers else {},
+            isolate=lambda *_: None,
+        )
+        runner = BatchRunner(
+            passes,
             policies=policies,
-            departures=Departures("incoming", {}),
+            stage_counts=StageCounts("incoming", {}),
             fail_fast=False,
             ledger=ledger,
             letters=LetterStore("incoming", letters, LogReader(state / "log")),
-            control=Control(),
-            range_plan=lambda *_: plan,
-            steps={STEP: PatientStep("dead_letter", Retry(), frozenset({"out", "slow"}))} if answers else {},
-            isolate=lambda *_: None,
         )
         stack.callback(sink.release)
         sink.prepare()
-        runner.run(BATCH, None)
+        _until_settled(runner)
         return runner.open(BATCH)
+
+
+def _until_settled(runner: BatchRunner) -> None:
+    backlog = Backlog(runner)
+    backlog.take(BATCH)
+    end = time.monotonic() + 60
+    while len(backlog):
+        assert time.monotonic() < end, runner.open(BATCH)
+        backlog.retry()
 
 
 def _fill(log: Path) -> None:

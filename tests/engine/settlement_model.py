@@ -36,6 +36,8 @@ class NodeScript:
     policy: OnFailure
     tries: int | None = None
     """Of a `step`, which may fail for now: how often it is tried; None: for ever."""
+    places: int = 0
+    """Of a `dedupe`: not 0 makes it a throttle that lets so many rows through in an interval."""
 
 
 @dataclass(frozen=True)
@@ -317,6 +319,8 @@ class Model:
         """Whether an event is acknowledged only when this sink has its rows."""
         if sink.best_effort or sink.buffer == "signs":
             return False
+        if sink.kind == "pipeline":  # also beside an authoritative sink: what it refuses is to be heard
+            return True
         others = [other for other in self.world.sinks if other.name in self.world.reached_from(source)]
         return sink.authoritative or not any(other.authoritative for other in others)
 

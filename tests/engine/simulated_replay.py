@@ -15,16 +15,16 @@ from unittest.mock import patch
 import pyarrow as pa
 from pyspark.sql.types import StringType
 
-from signoff.engine import replay
-from signoff.engine.compile import ErrorPlan, Plan, SinkPlan
-from signoff.engine.replay import Replayer
-from signoff.engine.result import Kind
+from signoff.engine.plan.compile import ErrorPlan, Plan, SinkPlan
+from signoff.engine.plan.task_report import ReportKind
+from signoff.engine.replay import replayer
+from signoff.engine.replay.replayer import Replayer
 from signoff.pipeline.graph import Graph
 from signoff.transforms.frame import CHILD, EDITION, SEQUENCE
 from tests.engine.settlement_model import Arrival, Row, walk
 from tests.engine.simulated_run import _ID, _VALUE, Frame, Machine, Query
 
-_SAID: dict[str, Kind] = {"reached": Kind.REACHED, "left out": Kind.LEFT_OUT}
+_SAID: dict[str, ReportKind] = {"reached": ReportKind.REACHED, "left out": ReportKind.LEFT_OUT}
 
 
 def replay_letters(machine: Machine) -> int:
@@ -36,7 +36,10 @@ def replay_letters(machine: Machine) -> int:
     def compiled(graph: Graph, source: str, df: pa.Table, **asked: Any) -> Plan:
         return _Replay(machine, graph, source, df, asked["sinks"], asked["entry"]).plan()
 
-    with patch.object(replay, "compile_source", compiled), patch.object(replay, "explained", lambda r, _: r):
+    with (
+        patch.object(replayer, "compile_source", compiled),
+        patch.object(replayer, "explained", lambda r, _: r),
+    ):
         return Replayer(machine.parts).run()
 
 
@@ -93,7 +96,7 @@ class _Replay:
             return [pa.RecordBatch.from_pylist(found, schema=schema)]
 
         frame: Any = Frame(self.machine, tasks)
-        return Plan(frame, plans, tuple(errors), stateful=False, shuffled=False)
+        return Plan(frame, plans, tuple(errors), shuffled=False)
 
     def _rows(self, number: int, event: Mapping[str, Any]) -> list[dict[str, Any]]:
         if self.source not in self.machine.names:

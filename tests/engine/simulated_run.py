@@ -31,44 +31,50 @@ from zlib import crc32
 import pyarrow as pa
 from pyspark.sql.types import StringType
 
-from signoff.engine import answers, batch, delivery, parking, repeats, waiting
-from signoff.engine.answers import Bearer, build_bearers
-from signoff.engine.batch import BatchRunner
-from signoff.engine.compile import Delivery, ErrorPlan, Plan, SinkPlan
-from signoff.engine.control import Control
-from signoff.engine.departures import Departures
-from signoff.engine.division import divide
-from signoff.engine.letters import LetterStore
-from signoff.engine.parking import Parking
-from signoff.engine.query import stage_policies
-from signoff.engine.repeats import Repeats, repeats_in
-from signoff.engine.serving import SinkEntry
-from signoff.engine.waiting import patient_steps
+from signoff.engine.batch import backlog, passes, runner, step_retries, waits
+from signoff.engine.batch.backlog import Backlog
+from signoff.engine.batch.interrupts import Interrupts
+from signoff.engine.batch.letters import LetterStore
+from signoff.engine.batch.passes import Passes
+from signoff.engine.batch.runner import BatchRunner
+from signoff.engine.batch.stage_counts import StageCounts
+from signoff.engine.delivery import sink_pass as delivery
+from signoff.engine.delivery.open_sinks import SinkEntry
+from signoff.engine.feedback import links
+from signoff.engine.feedback.links import LinkFeedback, build_link_feedback
+from signoff.engine.plan import duplicates
+from signoff.engine.plan.compile import ErrorPlan, Plan, SinkDelivery, SinkPlan
+from signoff.engine.plan.duplicates import Duplicates, repeats_in
+from signoff.engine.plan.retried_steps import retried_steps
+from signoff.engine.query.base import stage_policies
+from signoff.engine.split.division import divide
 from signoff.errors import LogFull, TransientError
 from signoff.ledger import DeadLetters, Follower, Ledger
 from signoff.ledger.fates import Fates
 from signoff.link import handover
 from signoff.link.handover import HandoverConfig, HandoverSink
 from signoff.link.notes import LinkNotes
+from signoff.link.sink import PipelineSinkConfig
 from signoff.log import LogReader, LogWriter, trim
+from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.pipeline.graph import Graph, Node, Port
 from signoff.pipeline.model import (
     BufferSettings,
     LogSettings,
     Retry,
-    Settings,
     SinkConfig,
     SourceConfig,
     TransformConfig,
 )
+from signoff.pipeline.settings import Settings
 from signoff.sinks.contract import EVENT_ID, BatchRef, Part, Refusal, Sink, Writer
-from signoff.sinks.pipeline import PipelineSinkConfig
-from signoff.sources.contract import EVENT_SCHEMA
-from signoff.state.key_index import FILE, Decision, KeyIndex, Owner
-from signoff.state.key_index import Arrival as Comes
-from signoff.transforms.answers import Answer, said
-from signoff.transforms.dedupe import DedupeConfig
+from signoff.stateful.key_claims import Arrival as Comes
+from signoff.stateful.key_claims import Decision, FirstEvent
+from signoff.stateful.key_index import FILE, KeyIndex
+from signoff.transforms.dedupe import DedupeConfig, Remembering
 from signoff.transforms.frame import CHILD, SEQUENCE
+from signoff.transforms.row_results import RowResult, result_text
+from signoff.transforms.throttle import ThrottleConfig
 from tests.engine.settlement_model import Arrival, End, NodeScript, Row, SinkScript, World, walk
 
 SMALL = LogSettings.model_construct(max_bytes=2**30, segment_bytes=1, sync_ms=0, sync_bytes=1)
@@ -104,6 +110,9 @@ class ToySinkConfig(SinkConfig):
 
 # -- the pipeline
 
+EVERY = 3
+"""The interval of a throttle, in microseconds; an event is received at as many as its number."""
+
 
 def graph_of(world: World, directory: Path) -> Graph:
     """The world as a checked graph."""
@@ -120,10 +129,17 @@ def graph_of(world: World, directory: Path) -> Graph:
 
 def _step_config(step: NodeScript) -> TransformConfig:
     if step.kind == "dedupe":
-        return DedupeConfig(input="x", keys=("k",), on_error=step.policy)
+        return _remembering(step)
     if step.kind != "step":
         return ToyStep(on_error=step.policy)
     return ToyPatientStep(on_error=step.policy, retry=Retry(attempts=step.tries))
+
+
+def _remembering(step: NodeScript) -> Remembering:
+    if not step.places:
+        return DedupeConfig(input="x", keys=("k",), on_error=step.policy, within=1000)
+    every = EVERY / 1e6
+    return ThrottleConfig(input="x", keys=("k",), on_error=step.policy, events=step.places, every=every)
 
 
 def _sink_config(sink: SinkScript) -> SinkConfig:
@@ -165,7 +181,7 @@ class Outside:
     """Of sinks that publish batches: rows by batch."""
     staged: dict[bytes, dict[str, str]] = field(default_factory=dict)
     tried: dict[tuple[str, str], int] = field(default_factory=dict)
-    decided: dict[tuple[str, Row], tuple[str, Decision, Owner | None]] = field(default_factory=dict)
+    decided: dict[tuple[str, Row], tuple[str, Decision, FirstEvent | None]] = field(default_factory=dict)
     """What the index said last of a row at a dedupe, and its key."""
     undecided: set[tuple[str, Row]] = field(default_factory=set)
     """Rows that came to a dedupe only when its index could not be used."""
@@ -361,29 +377,32 @@ class Query:
         config = graph.nodes[source].config
         assert isinstance(config, SourceConfig)
         reachable = graph.downstream(source)
-        self.runner = BatchRunner(
+        of_source = Passes(
             source=source,
             spark=SimpleNamespace(conf=SimpleNamespace(set=lambda *_: None)),  # type: ignore[arg-type]
             state=graph.state,
             log=self.log_directory,
             sinks={name: entry for name, entry in sinks.items() if name in reachable},
+            control=machine.control,
+            range_plan=self.range_plan,
+            steps=retried_steps(graph),
+            isolate=lambda start, end: None,
+        )
+        self.runner = BatchRunner(
+            of_source,
             policies=stage_policies(graph, source),
-            departures=Departures(source, {}),
+            stage_counts=StageCounts(source, {}),
             fail_fast=config.on_refusal == "fail_fast",
             ledger=machine.ledger,
             letters=LetterStore(source, machine.letters, self.log),
-            control=machine.control,
-            range_plan=self.range_plan,
-            steps=patient_steps(graph),
             repeats=machine.repeats_in(graph),
-            isolate=lambda start, end: None,
             links={
                 name: source in entry.config.awaited_by
                 for name, entry in sinks.items()
                 if isinstance(entry.config, HandoverConfig)
             },
         )
-        self.parking = Parking(self.runner)
+        self.parking = Backlog(self.runner)
         self.parking._pause_s = lambda: 0.0  # type: ignore[method-assign]
 
     def look_again(self, start: int) -> None:
@@ -422,15 +441,15 @@ class Query:
                 self._wide(part, frozenset(wanted), plans, errors) for part in (chosen[:cut], chosen[cut:])
             ]
 
-        return Plan(Frame(self.machine, tasks), plans, errors, stateful=False, shuffled=False)  # type: ignore[arg-type]
+        return Plan(Frame(self.machine, tasks), plans, errors, shuffled=False)  # type: ignore[arg-type]
 
-    def _deliveries(self, sink: str) -> tuple[Delivery, ...]:
+    def _deliveries(self, sink: str) -> tuple[SinkDelivery, ...]:
         if self.source not in self.machine.names:
-            return (Delivery(f"alive {sink} 0", ((_VALUE, _VALUE),), "", frozenset(), _ID),)
+            return (SinkDelivery(f"alive {sink} 0", ((_VALUE, _VALUE),), "", identity=_ID),)
         reached = self.graph.downstream(self.source) | {self.source}
         ports = [port for port in self.graph.nodes[sink].inputs if port.node in reached]
         return tuple(
-            Delivery(
+            SinkDelivery(
                 f"alive {sink} {number}",
                 ((_VALUE, _VALUE),),
                 str(port) if len(ports) > 1 else "",
@@ -492,8 +511,10 @@ class Query:
         index = KeyIndex(self.graph.state / FILE)
         try:
             fates = Fates(machine.ledger)
-            definition = DedupeConfig(input="x", keys=("k",)).definition
-            (decided,) = index.claim(step, definition, self.source, [arrival], 10**9, fates)
+            (script,) = [each for each in outside.world.steps if each.name == step]
+            config = _remembering(script)
+            within = round(config.remembers_s * 1e6)
+            (decided,) = index.claim(step, config.definition, self.source, [arrival], within, fates)
         finally:
             index.close()
         outside.decided[step, row] = key, *decided
@@ -516,8 +537,8 @@ class Query:
         steps = {step.name: step for step in self.machine.outside.world.steps}
         if steps[end.step].kind not in ("step", "dedupe"):
             return {f"error {end.step}": "it fails"}
-        kinds = {"fails": Answer.FAILED, "drops": Answer.DROPPED, "waits": Answer.WAITS}
-        return {f"error {end.step}": said(kinds[end.says], f"it {end.says}")}
+        kinds = {"fails": RowResult.FAILED, "drops": RowResult.DROPPED, "waits": RowResult.WAITS}
+        return {f"error {end.step}": result_text(kinds[end.says], f"it {end.says}")}
 
 
 # -- the process
@@ -535,11 +556,11 @@ class Machine:
         """What another thread does when it gets its turn in between."""
         self.task_attempts = rng.randrange(10**9)
         self.names = {source.name for source in outside.world.sources}
-        self.control = Control()
+        self.control = Interrupts()
         self.queries: dict[str, Query] = {}
         self.handovers: list[HandoverSink] = []
-        self.repeats: list[Repeats] = []
-        self.bearers: list[Bearer] = []
+        self.repeats: list[Duplicates] = []
+        self.feedback: list[LinkFeedback] = []
         self.parts: list[Any] = []
         """What the engine's queries share, one for each part of the pipeline."""
         self._patches = ExitStack()
@@ -555,14 +576,14 @@ class Machine:
         self.letters = FusedLetters(graph.state / "dead_letters.db")
         self.ledger.machine = self.letters.machine = self
         division = divide(graph)
-        behind = [divide(joint.behind(graph, "{}"), joint).front for joint in division.joints]
+        behind = [divide(boundary.behind(graph, "{}"), boundary).front for boundary in division.boundaries]
         parts = [division.front, *behind]
         for part in parts:
             entries = {name: self._entry(part, name) for name in part.sinks}
             self.queries |= {name: Query(self, part, name, entries) for name in part.sources}
             shared = {"graph": part, "sinks": entries, "ledger": self.ledger, "letters": self.letters}
             self.parts.append(SimpleNamespace(**shared))
-        self.bearers = build_bearers(graph, parts, self.ledger, self.queries)  # type: ignore[arg-type]
+        self.feedback = build_link_feedback(graph, parts, self.ledger, self.queries)  # type: ignore[arg-type]
         for sink in self.handovers:
             sink.prepare()
         for query in self.queries.values():
@@ -570,7 +591,7 @@ class Machine:
             query.parking.resume()
         self.restart_intakes()
 
-    def repeats_in(self, part: Graph) -> Repeats | None:
+    def repeats_in(self, part: Graph) -> Duplicates | None:
         if (found := repeats_in(part, graph_of(self.outside.world, self.directory), self.ledger)) is not None:
             self.repeats.append(found)
         return found
@@ -596,14 +617,14 @@ class Machine:
     def _patch(self) -> None:
         LazyThread.machine = self
         threads = SimpleNamespace(Thread=LazyThread, Lock=threading.Lock)
-        for module in (parking, waiting, batch, repeats):
+        for module in (backlog, step_retries, runner, waits, duplicates):
             self._patches.enter_context(patch.object(module, "time", self.clock))
         self._patches.enter_context(patch.object(delivery, "threading", threads))
         self._patches.enter_context(patch.object(delivery, "_RECEIPT_AFTER_S", -1.0))
-        self._patches.enter_context(patch.object(batch, "ended", lambda _: {}))
+        self._patches.enter_context(patch.object(passes, "ended", lambda _: {}))
         FusedNotes.machine = FusedWriter.machine = self
         self._patches.enter_context(patch.object(handover, "LinkNotes", FusedNotes))
-        self._patches.enter_context(patch.object(answers, "LinkNotes", FusedNotes))
+        self._patches.enter_context(patch.object(links, "LinkNotes", FusedNotes))
         self._patches.enter_context(patch.object(handover, "LogWriter", FusedWriter))
 
     def end(self) -> None:
@@ -614,8 +635,8 @@ class Machine:
             if sink._notes is not None:
                 sink._notes.close()
             sink._log = sink._notes = None
-        for bearer in self.bearers:
-            bearer.close()
+        for feedback in self.feedback:
+            feedback.close()
         for each in self.repeats:
             each.close()
         self.ledger.close()

@@ -15,29 +15,32 @@ from pyroaring import BitMap64
 from typer.testing import CliRunner
 
 from signoff.cli import app
-from signoff.engine.batch import BatchRunner
-from signoff.engine.compile import Delivery
-from signoff.engine.control import Control, GaveUp
-from signoff.engine.delivery import Pass, SinkTask
-from signoff.engine.departures import Departures
-from signoff.engine.gone import UNHEARD, Gone, give_up_handed, what_is_gone
-from signoff.engine.letters import LetterStore
-from signoff.engine.missing import Way, came_names
-from signoff.engine.replay_batch import new_replay, replay_name
-from signoff.engine.result import Kind, Result, from_table, pack_rows
-from signoff.engine.serving import SinkEntry
+from signoff.engine.batch.interrupts import GaveUp, Interrupts
+from signoff.engine.batch.letters import LetterStore
+from signoff.engine.batch.missing_rows import Way, came_names
+from signoff.engine.batch.passes import Passes
+from signoff.engine.batch.runner import BatchRunner
+from signoff.engine.batch.stage_counts import StageCounts
+from signoff.engine.delivery.open_sinks import SinkEntry
+from signoff.engine.delivery.sink_pass import Pass, SinkTask
+from signoff.engine.plan.compile import SinkDelivery
+from signoff.engine.plan.task_report import ReportKind, TaskReport, from_table, pack_rows
+from signoff.engine.replay.batch import new_replay, replay_name
+from signoff.engine.state_dir.removed_nodes import UNANSWERED, RemovedNodes, give_up_handed, what_is_gone
 from signoff.errors import StateError
 from signoff.ledger import DeadLetter, DeadLetters, Ledger, Outcome, RowOutcome, RowRef
+from signoff.ledger.batch_state import BatchState, Done, HandedOn, SinkState
 from signoff.ledger.explain import explain
-from signoff.ledger.outcome import BatchState, SinkState
 from signoff.ledger.sequences import to_bytes
+from signoff.link.job_sink import JobSinkConfig, invoker_place
 from signoff.link.notes import Handed, LinkNotes
+from signoff.link.sink import PipelineSinkConfig
 from signoff.log import LogReader, LogWriter
+from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.pipeline.graph import Graph, Node, Port
-from signoff.pipeline.model import LogSettings, Retry, Settings, SinkConfig
+from signoff.pipeline.model import LogSettings, Retry, SinkConfig
+from signoff.pipeline.settings import Settings
 from signoff.sinks.contract import BatchRef, Part, Sink, Writer
-from signoff.sinks.pipeline import PipelineSinkConfig
-from signoff.sources.contract import EVENT_SCHEMA
 from tests.engine.simulated_run import ToySinkConfig, ToySource
 
 Row = tuple[int, str]
@@ -68,37 +71,40 @@ class Changing:
     def patience(self, sinks: Sequence[str], seconds: float | None) -> None:
         """What a run with these sinks does, that is to end, while the batch waits for another pipeline."""
         runner = self._runner(sinks)
-        runner.control.patience_s = seconds
+        runner.passes.control.patience_s = seconds
         known = runner.open(self.batch)
         assert runner.waits_elsewhere(known)
-        runner.see_patience(known)
+        runner.waits.see_patience(known)
 
-    def run(self, sinks: Sequence[str], *results: Result, ask: Sequence[str] | None = None) -> BatchState:
+    def run(self, sinks: Sequence[str], *results: TaskReport, ask: Sequence[str] | None = None) -> BatchState:
         """One round of a run with these sinks, of which the pass says this. `ask`: only some of them."""
         runner = self._runner(sinks)
-        runner._results = lambda work, plan: [  # type: ignore[method-assign]
+        runner.passes.results = lambda work: [  # type: ignore[method-assign]
             result for result in results if result.name in {*work.asked, *work.held}
         ]
         known = runner.open(self.batch)
         asked = {n: state for n, state in runner.owing(known).items() if ask is None or n in ask}
-        return runner.round(self.batch, None, known, asked)
+        return runner.round(self.batch, known, asked)
 
     def _runner(self, sinks: Sequence[str]) -> BatchRunner:
-        return BatchRunner(
+        passes = Passes(
             source="incoming",
             spark=cast(Any, None),
             state=self._path,
             log=self._path / "log",
             sinks={name: SinkEntry(ToySinkConfig(), NoSink()) for name in sinks},
-            policies={},
-            departures=Departures("incoming", {}),
-            fail_fast=False,
-            ledger=self._ledger,
-            letters=LetterStore("incoming", self._letters, LogReader(self._path / "log")),
-            control=Control(),
+            control=Interrupts(),
             range_plan=cast(Any, None),
             steps={},
             isolate=cast(Any, None),
+        )
+        return BatchRunner(
+            passes,
+            policies={},
+            stage_counts=StageCounts("incoming", {}),
+            fail_fast=False,
+            ledger=self._ledger,
+            letters=LetterStore("incoming", self._letters, LogReader(self._path / "log")),
             ways={name: Way(frozenset({"incoming"}), frozenset()) for name in sinks},
         )
 
@@ -142,20 +148,20 @@ def packed(rows: Iterable[Row]) -> bytes:
     return pack_rows([(np.array(sequences, dtype=np.int64), pa.array(children, pa.string()))])
 
 
-def down(sink: str, *rows: Row) -> Result:
-    return Result(sink, Kind.OWED, text="down", number=1, blob=packed(rows))
+def down(sink: str, *rows: Row) -> TaskReport:
+    return TaskReport(sink, ReportKind.OWED, text="down", number=1, blob=packed(rows))
 
 
-def came(sink: str, *rows: Row) -> Result:
-    return Result(sink, Kind.CAME, blob=packed(rows))
+def came(sink: str, *rows: Row) -> TaskReport:
+    return TaskReport(sink, ReportKind.CAME, blob=packed(rows))
 
 
-def held(sink: str, *origins: int) -> Result:
-    return Result(sink, Kind.HELD, blob=to_bytes(BitMap64(origins)))
+def held(sink: str, *origins: int) -> TaskReport:
+    return TaskReport(sink, ReportKind.HELD, blob=to_bytes(BitMap64(origins)))
 
 
-def signed(sink: str, *origins: int) -> Result:
-    return Result(sink, Kind.SIGNED, number=len(origins), blob=to_bytes(BitMap64(origins)))
+def signed(sink: str, *origins: int) -> TaskReport:
+    return TaskReport(sink, ReportKind.SIGNED, number=len(origins), blob=to_bytes(BitMap64(origins)))
 
 
 @pytest.mark.case(44)
@@ -205,9 +211,9 @@ def test_a_pass_says_the_names_of_rows_that_are_to_be_known_again(
     monkeypatch: pytest.MonkeyPatch, task: dict[str, Any], said: list[Row]
 ) -> None:
     context = SimpleNamespace(partitionId=lambda: 0, taskAttemptId=lambda: 0, attemptNumber=lambda: 0)
-    monkeypatch.setattr("signoff.engine.delivery.TaskContext", SimpleNamespace(get=lambda: context))
+    monkeypatch.setattr("signoff.engine.delivery.sink_pass.TaskContext", SimpleNamespace(get=lambda: context))
     rows = [{"_sequence": n, "_child": child, "alive": True} for n, child in PARTS]
-    served = SinkTask("out", NoSink(), Retry(), (Delivery("alive", (), ""),), pa.schema([]), **task)
+    served = SinkTask("out", NoSink(), Retry(), (SinkDelivery("alive", (), ""),), pa.schema([]), **task)
     (table,) = Pass(BatchRef("incoming", 0, 2), (served,), (), None)([pa.RecordBatch.from_pylist(rows)])
     found = came_names(from_table(table))
     assert [(n, child) for n, some in found.items() for child in some] == said
@@ -219,7 +225,7 @@ def test_rows_of_a_split_event_are_letters_if_only_others_of_it_come_to_a_sink_t
 ) -> None:
     pipeline = changing(2)
     state = pipeline.run(["table"], down("table", *PARTS)).sinks["table"]
-    assert state.owed is None and state.rows_of == BitMap64([0, 1]), "it owes the whole batch"
+    assert state.wants_all and state.arrived == BitMap64([0, 1]), "it owes the whole batch"
     left = [(0, "1"), (1, "")]
     pipeline.run(["table"], signed("table", 0, 1), came("table", *left))
     assert pipeline.letters == [("incoming/0/0", "table"), ("incoming/0/2", "table")]
@@ -255,7 +261,7 @@ def test_rows_of_a_split_event_that_a_sink_was_not_asked_for_are_letters_if_they
     assert pipeline.account == {"delivered": 1, "dead_lettered": 1}
 
 
-HANDED = {"out": SinkState(done=False, attempts=1, owed=(), since=1.0, handed=BitMap64([0, 1, 2]))}
+HANDED = {"out": HandedOn(BitMap64([0, 1, 2]), attempts=1, since=1.0)}
 
 
 def test_a_run_that_is_to_end_does_not_wait_for_ever_for_the_pipeline_behind_a_sink_that_is_gone(
@@ -295,7 +301,7 @@ def left(tmp_path: Path) -> Callable[..., Graph]:
     return graph
 
 
-def gone(graph: Graph) -> Gone:
+def gone(graph: Graph) -> RemovedNodes:
     with Ledger(graph.state / "ledger.db") as ledger, DeadLetters(graph.state / "dead_letters.db") as letters:
         return what_is_gone(graph, ledger, letters)
 
@@ -311,6 +317,27 @@ def test_events_that_were_handed_on_over_a_link_that_is_gone_are_named(left: Any
     assert found.as_dict() == {"out": {"handed_on": 3}}
     (sentence,) = found.sentences()
     assert 'sink "out" has handed on rows of 3 events' in sentence and "with the path it had" in sentence
+
+
+def test_events_that_asked_for_runs_are_named_and_given_up_when_the_sink_is_of_another_type(
+    left: Any,
+) -> None:
+    graph = left(out=ToySinkConfig())
+    notes = LinkNotes(invoker_place(graph.state, "out").database)
+    notes.note(Handed("out", BatchRef("incoming", 0, 3), 0, 3, BitMap64(range(3))))
+    notes.close()
+    assert gone(graph).as_dict() == {"out": {"handed_on": 3}}
+    assert gone(left(out=JobSinkConfig(job="./job.yaml"))).as_dict() == {}
+    file = graph.base / "x.yaml"
+    file.write_text(
+        "name: x\nstate: ./state\nsources:\n  incoming: {type: files, path: in}\n"
+        "sinks:\n  out: {type: files, input: incoming, path: ./out}\n"
+    )
+    given_up = CliRunner().invoke(app, ["buffers", "drop", str(file), "out", "--yes"])
+    assert given_up.exit_code == 0 and "3 events wait no more" in given_up.output
+    assert gone(graph).as_dict() == {}
+    with Ledger(graph.state / "ledger.db") as ledger:
+        assert ledger.books("incoming").account(3).dropped == 3
 
 
 @pytest.mark.parametrize("name", ["out", "renamed"])
@@ -333,7 +360,7 @@ def test_a_link_whose_disk_is_away_cannot_be_read_and_nothing_behind_it_is_given
         f"sinks:\n  {name}: {{type: pipeline, input: incoming, path: ./here}}\n"
     )
     refused = CliRunner().invoke(app, ["buffers", "drop", str(file), "out", "--yes"])
-    assert isinstance(refused.exception, StateError) and "nothing is given up" in str(refused.exception)
+    assert isinstance(refused.exception, StateError) and "nothing is discarded" in str(refused.exception)
 
 
 def test_letters_that_were_handed_on_over_a_link_that_is_gone_are_named_and_stored_again(left: Any) -> None:
@@ -343,7 +370,7 @@ def test_letters_that_were_handed_on_over_a_link_that_is_gone_are_named_and_stor
         letters.add([DeadLetter(f"incoming/{n}", "incoming", "bad", b"{}") for n in (3, 4)])
         dead = [RowOutcome(RowRef(n), "incoming", Outcome.DEAD_LETTERED, "bad") for n in (3, 4)]
         ledger.record(
-            "incoming", 3, 5, delivered=BitMap64(), outcomes=dead, sinks={"other": SinkState(True)},
+            "incoming", 3, 5, delivered=BitMap64(), outcomes=dead, sinks={"other": Done()},
             owed=BitMap64(),
         )  # fmt: skip
         notes = LinkNotes(graph.base / "here" / "link.db")
@@ -365,7 +392,7 @@ def test_letters_that_were_handed_on_over_a_link_that_is_gone_are_named_and_stor
     assert given_up.exit_code == 0 and "1 dead letters wait no more" in given_up.output
     with DeadLetters(graph.state / "dead_letters.db") as letters:
         assert [(x.sequence, x.status) for x in letters.list()] == [(3, "handed"), (4, "stored")]
-        assert letters.get("incoming/4")[0].reason == UNHEARD.format("removed")
+        assert letters.get("incoming/4")[0].reason == UNANSWERED.format("removed")
     assert gone(graph).as_dict() == {}
 
 
@@ -394,5 +421,5 @@ def test_what_was_handed_on_over_a_link_that_is_gone_can_be_given_up(left: Any) 
         account = ledger.books("incoming").account(3)
         assert (account.dropped, account.in_flight, account.balanced) == (3, 0, True)
         said = {outcome.reason for outcome in ledger.exceptions("incoming", 0, 3)}
-    assert said == {UNHEARD.format("out")}
+    assert said == {UNANSWERED.format("out")}
     assert gone(graph).as_dict() == {}

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import Row
 
 import signoff
-from signoff.transforms.answers import Answer, heard
-from signoff.transforms.groups import GroupCall
-from signoff.transforms.uniting import united_child
+from signoff.transforms.functions.groups import GroupCall
+from signoff.transforms.row_results import RowResult, parse_result
+from signoff.transforms.united_rows import united_child
 
 
 def member(sequence: int, n: int, child: str = "", others: list[int] | None = None) -> Row:
@@ -41,9 +41,9 @@ def test_unite_names_the_events_a_result_is_made_of() -> None:
 
     first, *rest = called(halves, *GROUP)
     assert first == (2, united_child([(2, "")]) + "/0", None, (0,), None)
-    assert [(row[0], row[1], row[2], heard(row[4] or "")) for row in rest] == [
-        (4, "0", [9], (Answer.DROPPED, "no")),
-        (7, "", None, (Answer.DROPPED, "no")),
+    assert [(row[0], row[1], row[2], parse_result(row[4] or "")) for row in rest] == [
+        (4, "0", [9], (RowResult.DROPPED, "no")),
+        (7, "", None, (RowResult.DROPPED, "no")),
     ]
 
 
@@ -61,7 +61,7 @@ def test_what_goes_wrong_is_the_error_of_every_event_of_the_group(function: Any,
     assert [(row[0], row[1], row[2], row[3]) for row in made] == [
         (2, "", None, None), (4, "0", [9], None), (7, "", None, None)
     ]  # fmt: skip
-    assert all(heard(row[4] or "")[1].startswith(reason) for row in made)
+    assert all(parse_result(row[4] or "")[1].startswith(reason) for row in made)
 
 
 def test_nothing_is_made_of_a_group_for_which_the_function_returns_none() -> None:

@@ -20,6 +20,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyroaring import BitMap64
@@ -34,11 +35,23 @@ from tests.engine.simulated_run import Killed, Machine, Outside, Query, fill_log
 
 RUNS = int(os.environ.get("SIGNOFF_MODEL_RUNS", "150"))
 SEED = os.environ.get("SIGNOFF_MODEL_SEED")
+FAILED = (
+    200156,  # a row waited for a step behind a meeting, and was lost when a step in front of it failed
+    200046,  # of two inputs of a sink one came through the other: its rows were written again with those owed
+    200244,  # events wait for another pipeline also beside an authoritative sink
+)
+"""Seeds that failed once."""
 _BLOCK = 25
 """Runs that are one test, so that several processes share them."""
 _STEPS = 30
 _ENOUGH = 400
 """Rounds in which everything must have come to an end when nothing fails any more."""
+
+
+def blocks(runs: int, size: int) -> list[Any]:
+    """Numbers of blocks of runs; `make quick` does the first block only."""
+    count = 1 if SEED else (runs + size - 1) // size
+    return [pytest.param(block, marks=[pytest.mark.thorough] if block else []) for block in range(count)]
 
 
 @pytest.fixture(autouse=True)
@@ -146,14 +159,14 @@ class Run:
 
     def tend(self) -> None:
         self.note("tend")
-        for bearer in self.machine.bearers:
-            bearer.tend()
+        for feedback in self.machine.feedback:
+            feedback.tend()
 
     def tidy(self) -> None:
         for query in self.machine.queries.values():
             query.tidy()
-        for bearer in self.machine.bearers:
-            bearer.tidy()
+        for feedback in self.machine.feedback:
+            feedback.tidy()
 
     def weather(self) -> None:
         for sink in self.world.sinks:
@@ -384,9 +397,9 @@ class Run:
 
     def check_leftovers(self) -> None:
         assert not list((self.directory / "state").glob("receipts/*")), "receipts are left"
-        for bearer in self.machine.bearers:
+        for feedback in self.machine.feedback:
             # One that was noted, and not appended before the kill, is replaced by the next.
-            left = [handed for handed in bearer._notes.each() if handed.last <= bearer._log.head()]
+            left = [handed for handed in feedback._notes.each() if handed.last <= feedback._log.head()]
             assert not left, f"a link still waits for answers: {left}"
 
 
@@ -405,9 +418,16 @@ def run(seed: int, directory: Path) -> None:
         ) from error
 
 
-@pytest.mark.parametrize("block", range(1 if SEED else (RUNS + _BLOCK - 1) // _BLOCK))
+@pytest.mark.parametrize("block", blocks(RUNS, _BLOCK))
 def test_random_runs_settle_every_event_as_the_model_says(block: int) -> None:
     seeds = [int(SEED)] if SEED else range(block * _BLOCK, min((block + 1) * _BLOCK, RUNS))
     with machine_directory() as directory:
         for seed in seeds:
             run(seed, directory / "run")
+
+
+@pytest.mark.skipif(SEED is not None, reason="one seed was asked for")
+@pytest.mark.parametrize("seed", FAILED)
+def test_a_run_that_failed_once_does_not_fail_again(seed: int) -> None:
+    with machine_directory() as directory:
+        run(seed, directory / "run")

@@ -9,15 +9,17 @@ from typing import Any
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from signoff.engine.windows import Silence, Stage
+from signoff.engine.state_queries.window_query import Silence, Stage
+from signoff.ledger.batch_state import HandedOn, OwesAll, OwesRows, Wait
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.outcome import RowRef, SinkState
+from signoff.ledger.outcome import RowRef
 from signoff.ledger.sequences import from_range
 from signoff.link.handover import as_events
 from signoff.log import LogReader, LogWriter
 from signoff.pipeline.model import LogSettings
 from signoff.sinks.contract import BatchRef
-from signoff.state.marks import Marks, Progress, Seen
+from signoff.stateful.watermarks import Seen, Watermarks
+from signoff.transforms.window.watermark_rule import WatermarkRule
 from tests.clock import Clock
 
 
@@ -29,7 +31,7 @@ def test_what_had_come_when_the_window_was_silent_for_long_enough_must_be_taken_
     tmp_path: Path,
 ) -> None:
     clock = Clock(1000.0)
-    marks = Marks(tmp_path / "marks.db", Progress(0, idle_after=30), ["a"], clock=clock)
+    marks = Watermarks(tmp_path / "marks.db", WatermarkRule(0, idle_after=30), ["a"], clock=clock)
     ledger = Ledger(tmp_path / "ledger.db")
     log = LogWriter(tmp_path / "log", LogSettings())
     query: Any = SimpleNamespace(source="a", log=LogReader(tmp_path / "log"))
@@ -71,7 +73,7 @@ def test_what_had_come_when_the_window_was_silent_for_long_enough_must_be_taken_
 
 def test_a_source_that_is_held_back_is_not_silent_and_begins_to_be_when_it_is_let_go(tmp_path: Path) -> None:
     clock = Clock(1000.0)
-    marks = Marks(tmp_path / "marks.db", Progress(0, idle_after=30), ["a"], clock=clock)
+    marks = Watermarks(tmp_path / "marks.db", WatermarkRule(0, idle_after=30), ["a"], clock=clock)
     ledger = Ledger(tmp_path / "ledger.db")
     log = LogWriter(tmp_path / "log", LogSettings())
     query: Any = SimpleNamespace(source="a", log=LogReader(tmp_path / "log"))
@@ -100,7 +102,9 @@ def test_where_rows_come_from_another_log_what_was_in_that_must_have_come_throug
     tmp_path: Path,
 ) -> None:
     clock = Clock(1000.0)
-    marks = Marks(tmp_path / "marks.db", Progress(0, idle_after=30), ["w.input.buffer"], clock=clock)
+    marks = Watermarks(
+        tmp_path / "marks.db", WatermarkRule(0, idle_after=30), ["w.input.buffer"], clock=clock
+    )
     ledger = Ledger(tmp_path / "ledger.db")
     logs = {name: LogWriter(tmp_path / name, LogSettings()) for name in ("a", "w.input.buffer")}
     runner = SimpleNamespace(steps={"once": None, "other": None}, follows=lambda step: step == "once")
@@ -122,12 +126,12 @@ def test_where_rows_come_from_another_log_what_was_in_that_must_have_come_throug
     assert silence.taken() == {}, "they are only taken"
     come("w.input.buffer", 6)
     come("a", 1)
-    handed = SinkState(done=False, attempts=1, since=0.0, owed=(), handed=from_range(0, 6))
+    handed = HandedOn(from_range(0, 6), attempts=1, since=0.0)
     # A duplicate that waits, perhaps for an event in the window, holds nothing open.
-    duplicate = SinkState(done=False, error="repeats a/0, which is not settled yet", owed=(RowRef(7),))
+    duplicate = OwesRows((RowRef(7),), error="repeats a/0, which is not settled yet")
     ledger.record(
         "a", 0, 10, delivered=BitMap64(), outcomes=[], owed=from_range(0, 10),
-        sinks={"w": handed, "other": SinkState(done=False, attempts=1), "w via once": duplicate},
+        sinks={"w": handed, "other": OwesAll(attempts=1)}, waits={Wait("w", "once"): duplicate},
     )  # fmt: skip
     assert silence.taken() == {}, "they are in the second log, and nobody has taken them"
     ledger.open_batch("w.input.buffer", 0, 6, ["w.state"])

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 from pyroaring import BitMap64
 
-from signoff.engine.batch import BatchRunner
-from signoff.engine.control import Control
+from signoff.engine.batch.interrupts import Interrupts
+from signoff.engine.batch.passes import Passes
+from signoff.engine.batch.runner import BatchRunner
+from signoff.ledger.batch_state import Done, HandedOn, OwesAll
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.outcome import SinkState
 from signoff.link.handover import LinkPlace
 from signoff.sinks.contract import BatchRef
-from signoff.state.windowing import WindowIntake
+from signoff.stateful.window_sinks import WindowIntake
 from signoff.transforms.frame import MARK
-from tests.state.test_windowing import SECOND, hand_on, intake, payloads
+from tests.stateful.test_window_sinks import SECOND, hand_on, intake, payloads
 
 BATCH = BatchRef("a", 0, 2)
 ALL = BitMap64([0, 1])
@@ -41,22 +42,20 @@ def runner(tmp_path: Path, window: WindowIntake) -> Iterator[BatchRunner]:
     unused: Any = None
     entry: Any = SimpleNamespace(sink=window)
     with Ledger(tmp_path / "ledger.db") as ledger:
-        yield BatchRunner(
+        passes = Passes(
             source="a",
             spark=unused,
             state=tmp_path,
             log=tmp_path / "source",
             sinks={"w.state": entry, "late": entry},
-            policies={},
             steps={},
-            departures=unused,
-            fail_fast=False,
-            ledger=ledger,
-            letters=unused,
-            control=Control(),
+            control=Interrupts(),
             range_plan=unused,
             isolate=lambda start, end: None,
             windows={"w": window},
+        )
+        yield BatchRunner(
+            passes, policies={}, stage_counts=unused, fail_fast=False, ledger=ledger, letters=unused
         )
 
 
@@ -68,8 +67,8 @@ def begin(runner: BatchRunner, window: WindowIntake, *, handed: bool) -> None:
     """The rows of a batch are in the window's log, its late ones are not taken, and then comes a kill."""
     runner.open(BATCH)
     hand_on(window, BATCH, [[[(0, 10, "x", 1), (1, 130, "x", 1)]]])
-    state = SinkState(done=False, owed=(), handed=ALL) if handed else SinkState(done=True)
-    sinks = {"w.state": state, "late": SinkState(done=False, attempts=1, error="down")}
+    state = HandedOn(ALL) if handed else Done()
+    sinks = {"w.state": state, "late": OwesAll(attempts=1, error="down")}
     runner.ledger.record(
         "a", 0, 2, delivered=BitMap64() if handed else ALL, outcomes=[], sinks=sinks, owed=ALL
     )
@@ -92,7 +91,7 @@ def test_a_sink_of_late_events_that_gets_its_batch_later_finds_the_same_ones_lat
     begin(runner, window, handed=False)
     runner.open(BATCH)
     assert window.marks.mark == 130 * SECOND
-    assert runner.stamps_at(0) == {MARK + "w": None}, "nothing was late when it began"
+    assert runner.passes.stamps_at(0) == {MARK + "w": None}, "nothing was late when it began"
 
 
 def test_a_batch_whose_events_have_expired_holds_up_no_window(
@@ -126,7 +125,7 @@ def test_a_settled_batch_that_is_opened_again_leaves_no_stamp(
     runner: BatchRunner, window: WindowIntake
 ) -> None:
     runner.open(BATCH)
-    sinks = {"w.state": SinkState(done=True), "late": SinkState(done=True)}
+    sinks = {"w.state": Done(), "late": Done()}
     runner.ledger.record("a", 0, 2, delivered=ALL, outcomes=[], sinks=sinks, owed=BitMap64())
     assert runner.open(BATCH).settled
     assert not window.marks._known(BATCH)

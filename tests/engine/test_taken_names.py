@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from signoff.engine.compile import _Compiler
-from signoff.pipeline.builder import Pipeline
+from signoff.builder import Pipeline
+from signoff.engine.plan.compile import _Compiler
 from signoff.transforms.contract import FieldError
 from signoff.transforms.frame import Frame, View
 

@@ -13,32 +13,37 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from signoff.cli.replayed import End, end_of
-from signoff.cli.status import read_status
-from signoff.engine.gone import obstacle, stage_names
-from signoff.engine.lineage import made_from
+from signoff.engine.plan.lineage import made_from
+from signoff.engine.state_dir.removed_nodes import obstacle, stage_names
 from signoff.ledger import DeadLetter, drop_letters
 from signoff.ledger.explain import Explanation, Line, explain
 from signoff.ledger.letter import OPEN
 from signoff.ledger.outcome import BUFFER, EventId, RowRef
 from signoff.ledger.resubmission import resubmit, why_not
 from signoff.log import LogReader
+from signoff.operate.replay import End, end_of
 from signoff.pipeline.graph import Graph
+from signoff.watch.metrics import registry_of
+from signoff.watch.status import read_status
 from tests.engine.settlement_model import Arrival, Model, SinkScript, World, walk
 from tests.engine.settlement_model import End as Ended
 from tests.engine.simulated_replay import replay_letters
 from tests.engine.simulated_run import graph_of, machine_directory
-from tests.engine.test_settlement_model import _BLOCK, RUNS, SEED, Run, quiet
+from tests.engine.test_settlement_model import RUNS, SEED, Run, blocks, quiet
 
 __all__ = ["quiet"]
 
 _STEPS = 25
 _RUNS = RUNS // 3
+_BLOCK = 5
+"""Runs that are one test; each costs ten times as much as one of the model, since so much is asked."""
 _FINAL = ("delivered", "dropped", "dead_lettered", "refused", "expired")
 
 
@@ -126,7 +131,7 @@ class ToldRun(Run):
                 query.parking.retry()
             self.tend()
         for letter in chosen:
-            end = end_of(letters, letter, unfit.get(letter.key, ""))
+            end = end_of(letters, letter.key, unfit.get(letter.key, ""))
             self.note(f"  {end}")
             self.check_end_of(letter, end)
 
@@ -350,6 +355,7 @@ class ToldRun(Run):
             if not counts["settled"]:
                 assert {state: said[state] for state in _FINAL} == {state: counts[state] for state in _FINAL}
             assert said["in_flight"] == counts["in flight"] + counts["waiting"], (said, counts)
+        self.check_metrics(graph, status)
         open_letters = self.machine.letters.list(brief=True)
         assert status["dead_letters"] == len(open_letters)
         assert {letter.key for letter in open_letters} <= self.outside.lettered.keys()
@@ -363,6 +369,19 @@ class ToldRun(Run):
         for name, number in status["gone"].items():
             if "rows" in number:
                 assert name in owing, f"{name} is gone, and owes nothing"
+
+    def check_metrics(self, graph: Graph, status: Mapping[str, Any]) -> None:
+        """What Prometheus is told adds up to the account."""
+        registry = registry_of(graph, dict)
+        for name, source in status["sources"].items():
+            labels = {"pipeline": graph.name, "source": name}
+            for outcome in (*_FINAL, "in_flight"):
+                said = registry.get_sample_value("signoff_events", {**labels, "outcome": outcome})
+                assert said == source[outcome], (name, outcome)
+            assert registry.get_sample_value("signoff_events_received_total", labels) == source["received"]
+        samples = [sample for metric in registry.collect() for sample in metric.samples]
+        stored = sum(sample.value for sample in samples if sample.name == "signoff_dead_letters")
+        assert stored == status["dead_letters"]
 
 
 def run(seed: int, directory: Path) -> None:
@@ -380,7 +399,7 @@ def run(seed: int, directory: Path) -> None:
         ) from error
 
 
-@pytest.mark.parametrize("block", range(1 if SEED else (_RUNS + _BLOCK - 1) // _BLOCK))
+@pytest.mark.parametrize("block", blocks(_RUNS, _BLOCK))
 def test_what_is_said_of_every_event_is_what_happened_to_it(block: int) -> None:
     seeds = [int(SEED)] if SEED else range(block * _BLOCK, min((block + 1) * _BLOCK, _RUNS))
     with machine_directory() as directory:

@@ -12,19 +12,20 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
-from signoff.engine.compile import Delivery, ErrorPlan
-from signoff.engine.delivery import Pass, SinkTask
-from signoff.engine.letters import to_store
-from signoff.engine.lineage import Lineage
-from signoff.engine.result import Kind, Result, from_table
-from signoff.engine.verdict import Round, ask_for_new_rows, judge
+from signoff.engine.batch.letters import to_store
+from signoff.engine.batch.verdict import Round, ask_for_new_rows, judge
+from signoff.engine.delivery.sink_pass import Pass, SinkTask
+from signoff.engine.plan.compile import ErrorPlan, SinkDelivery
+from signoff.engine.plan.lineage import Lineage
+from signoff.engine.plan.task_report import ReportKind, TaskReport, from_table
 from signoff.errors import TransientError
-from signoff.ledger import Ledger, Outcome, RowOutcome, RowRef, SinkState
+from signoff.ledger import Ledger, Outcome, RowOutcome, RowRef
 from signoff.ledger import outcome as words
+from signoff.ledger.batch_state import Untried
 from signoff.ledger.sequences import from_bytes
 from signoff.pipeline.model import OnFailure, Retry, SinkConfig
 from signoff.sinks.contract import BatchRef, Part, Refusal, Sink, Writer
-from signoff.transforms import uniting
+from signoff.transforms import united_rows
 
 BATCH = BatchRef("incoming", 0, 6)
 ROWS = pa.RecordBatch.from_pylist(
@@ -84,14 +85,14 @@ class _ToyWriter(Writer):
 @pytest.fixture(autouse=True)
 def one_task(monkeypatch: pytest.MonkeyPatch) -> None:
     context = SimpleNamespace(partitionId=lambda: 0, taskAttemptId=lambda: 0, attemptNumber=lambda: 0)
-    monkeypatch.setattr("signoff.engine.delivery.TaskContext", SimpleNamespace(get=lambda: context))
+    monkeypatch.setattr("signoff.engine.delivery.sink_pass.TaskContext", SimpleNamespace(get=lambda: context))
     Toy.taken.clear()
 
 
-def one_pass(sink: Sink, **task: Any) -> list[Result]:
+def one_pass(sink: Sink, **task: Any) -> list[TaskReport]:
     """What a task says of `ROWS`."""
     retry = Retry(attempts=None, initial_ms=0, max_ms=0)
-    delivery = Delivery("alive", (), "")
+    delivery = SinkDelivery("alive", (), "")
     served = SinkTask("out", sink, retry, (delivery,), pa.schema([]), **task)
     errors = (ErrorPlan("error", "step", "dead_letter", None),)
     (batch,) = Pass(BATCH, (served,), errors, None)([ROWS])
@@ -99,10 +100,10 @@ def one_pass(sink: Sink, **task: Any) -> list[Result]:
 
 
 def verdict_of(
-    results: list[Result], policy: OnFailure = "dead_letter", *, atomic: bool = False, **state: Any
+    results: list[TaskReport], policy: OnFailure = "dead_letter", *, atomic: bool = False, **state: Any
 ) -> Round:
     config = SinkConfig(type="toy", on_failure=policy, retry=Retry(attempts=state.pop("attempts", None)))
-    asked = {"out": (config, SinkState(done=False, **state))}
+    asked = {"out": (config, Untried(state.get("owed")))}
     commit = (lambda *_: "disk full") if atomic else (lambda *_: None)
     return judge(results, asked, {"step": policy}, commit, {"out"} if atomic else set(), 0.0)
 
@@ -124,18 +125,18 @@ def recorded(path: Path, verdict: Round) -> Ledger:
 
 
 def test_a_row_that_is_taken_is_signed_for_all_its_origins() -> None:
-    (signed,) = [result for result in one_pass(Toy()) if result.kind == Kind.SIGNED]
+    (signed,) = [result for result in one_pass(Toy()) if result.kind == ReportKind.SIGNED]
     assert (signed.number, set(from_bytes(signed.blob))) == (3, {0, 1, 2, 3, 5})
     assert Toy.taken == ["incoming/0/~a", "incoming/1", "incoming/2/~b"]
 
 
 def test_a_step_that_fails_for_a_row_fails_for_all_its_origins() -> None:
-    failed = [(r.sequence, r.child) for r in one_pass(Toy()) if r.kind == Kind.ERROR]
+    failed = [(r.sequence, r.child) for r in one_pass(Toy()) if r.kind == ReportKind.ERROR]
     assert failed == [(3, ""), (4, "")]
 
 
 def test_a_held_sink_is_said_to_owe_all_origins_of_its_rows() -> None:
-    (held,) = [result for result in one_pass(Toy(), held=True) if result.kind == Kind.HELD]
+    (held,) = [result for result in one_pass(Toy(), held=True) if result.kind == ReportKind.HELD]
     assert set(from_bytes(held.blob)) == {0, 1, 2, 3, 5} and Toy.taken == []
 
 
@@ -160,7 +161,7 @@ def test_a_refused_row_gives_each_origin_the_outcome_and_the_account_balances(
 def test_an_origin_of_two_rows_is_owed_until_both_are_taken(tmp_path: Path) -> None:
     results = one_pass(Toy(left=frozenset({"incoming/2/~b"})))
     verdict = verdict_of(results)
-    assert verdict.sinks["out"].owed == (RowRef(2, "~b"), RowRef(3, "~b"))
+    assert verdict.sinks["out"].wanted_rows == (RowRef(2, "~b"), RowRef(3, "~b"))
     with recorded(tmp_path, verdict) as ledger:
         assert ledger.batch("incoming", 0, 6).owed == BitMap64([2, 3])  # type: ignore[union-attr]
         assert ledger.account("incoming", 6).delivered == 3, "0, 1 and 5; a step failed for 4"
@@ -179,7 +180,7 @@ def test_a_row_that_is_owed_is_found_again_by_any_of_its_origins() -> None:
 def test_a_sink_that_is_down_owes_the_whole_batch_with_all_origins() -> None:
     verdict = verdict_of(one_pass(Toy(broken=True)))
     assert verdict.owed == BitMap64([0, 1, 2, 3, 5])
-    assert verdict.sinks["out"].owed is None
+    assert verdict.sinks["out"].wants_all
 
 
 def test_a_commit_that_is_given_up_leaves_the_rows_by_their_own_names() -> None:
@@ -197,12 +198,12 @@ def test_whatever_is_made_of_the_events_now_is_asked_for_when_an_owed_row_is_gon
     results = one_pass(Toy(), only={0: frozenset({"~old"}), 5: frozenset({"~old"}), 1: frozenset({""})})
     verdict = verdict_of(results, owed=owed)
     assert verdict.sinks["out"].done
-    ask_for_new_rows(verdict, results, {"out": SinkState(done=False, owed=owed)})
+    ask_for_new_rows(verdict, results, {"out": Untried(owed)})
     asked = verdict.sinks["out"]
-    assert asked.owed == (RowRef(0), RowRef(5)) and not asked.done
+    assert asked.wanted_rows == (RowRef(0), RowRef(5)) and not asked.done
     assert verdict.owed == BitMap64([0, 5])
     results = one_pass(Toy(), only={0: frozenset({""}), 5: frozenset({""})})
-    again = verdict_of(results, owed=asked.owed)
+    again = verdict_of(results, owed=asked.wanted_rows)
     ask_for_new_rows(again, results, {"out": asked})
     assert Toy.taken == ["incoming/1", "incoming/0/~a"] and again.sinks["out"].done
 
@@ -215,15 +216,17 @@ def test_a_letter_is_stored_for_every_origin_of_a_row_if_one_of_them_is_still_ow
 
 
 def test_ledger_and_transforms_know_a_united_row_by_the_same_sign() -> None:
-    assert words.UNITED == uniting.UNITED
-    assert words.is_united(uniting.united_child([(1, ""), (2, "")]))
+    assert words.UNITED == united_rows.UNITED
+    assert words.is_united(united_rows.united_child([(1, ""), (2, "")]))
     assert not words.is_united("0/a~b")
 
 
 def test_the_name_of_a_united_row_depends_on_all_rows_in_it_and_not_on_their_order() -> None:
-    name = uniting.united_child([(3, ""), (10, "0")])
-    assert name == uniting.united_child([(10, "0"), (3, "")])
-    assert len({name, uniting.united_child([(3, "")]), uniting.united_child([(3, ""), (10, "1")])}) == 3
+    name = united_rows.united_child([(3, ""), (10, "0")])
+    assert name == united_rows.united_child([(10, "0"), (3, "")])
+    assert (
+        len({name, united_rows.united_child([(3, "")]), united_rows.united_child([(3, ""), (10, "1")])}) == 3
+    )
 
 
 def test_rows_without_further_origins_cost_nothing() -> None:

@@ -1,8 +1,8 @@
 """Every task of docs/cookbook.md: its input, its pipeline, and what it says comes out.
 
-A task is a heading with fenced blocks: `file=PATH` is input, `pipeline` the pipeline, `rows=FOLDER` and
-`table=FILE:TABLE` the rows that are to be there, `letters` the dead letters. Of a row only the columns that
-the page shows are compared, and of a reason its beginning.
+A task is a heading with fenced blocks: `file=PATH` is input, `pipeline` the pipeline, `rows=FOLDER`,
+`parquet=FOLDER` and `table=FILE:TABLE` the rows that are to be there, `letters` the dead letters. Of a row
+only the columns that the page shows are compared, and of a reason its beginning.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.promises.product import Inline
@@ -31,6 +32,7 @@ class Task:
     files: dict[str, str] = field(default_factory=dict)
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    parquet: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     letters: list[str] = field(default_factory=list)
 
 
@@ -53,14 +55,14 @@ def _add(task: Task, kind: str, where: str, text: str) -> None:
         task.letters = text.splitlines()
     else:
         rows = [json.loads(line) for line in text.splitlines()]
-        {"rows": task.rows, "table": task.tables}[kind][where] = rows
+        {"rows": task.rows, "table": task.tables, "parquet": task.parquet}[kind][where] = rows
 
 
 TASKS = tasks()
 
 
-def test_the_page_has_twenty_tasks_and_each_says_what_comes_out() -> None:
-    assert [int(task.title.partition(".")[0]) for task in TASKS] == list(range(1, 21))
+def test_the_tasks_are_numbered_and_each_says_what_comes_out() -> None:
+    assert [int(task.title.partition(".")[0]) for task in TASKS] == list(range(1, 22))
     for task in TASKS:
         assert task.pipeline and task.files and (task.rows or task.tables), task.title
 
@@ -86,6 +88,8 @@ def test_a_task_of_the_cookbook_does_what_the_page_says(product: Inline, task: T
     for place, rows in task.tables.items():
         file, _, table = place.partition(":")
         assert _shown(product.table(table, file), rows) == rows
+    for folder, rows in task.parquet.items():
+        assert _shown(pq.read_table(product.directory / folder).to_pylist(), rows) == rows
     letters = [f"{letter['event_id']}: {letter['reason']}" for letter in product.dead_letters()]
     assert len(letters) == len(task.letters), letters
     for letter, said in zip(letters, task.letters, strict=True):

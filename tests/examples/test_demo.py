@@ -7,13 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pypdfium2
 import pytest
 
 LAST_LINE = (
     r"account: received=(\d+) delivered=(\d+) dropped=(\d+) dead_lettered=(\d+) "
     r"refused=(\d+) expired=(\d+) in_flight=0"
 )
-COUNTED = re.compile(r" = [\d,]+ counted \+ [1-9][\d,]* late \+ [1-9][\d,]* without a time")
+COUNTED = re.compile(r" = [\d,]+ counted \+ [1-9][\d,]* late \+ [\d,]+ without a time")
 
 
 @pytest.mark.spark
@@ -31,10 +32,16 @@ def test_the_demo_counts_every_alarm_survives_its_webhook_and_ends_with_an_accou
     assert done.returncode == 0, done.stdout + done.stderr
     assert "The desk is DOWN" in done.stdout
     assert "The desk is BACK" in done.stdout
-    assert done.stdout.count(", as signed for") == 10
-    assert len(COUNTED.findall(done.stdout)) == 2, "each alarm is in a window, late or a dead letter"
+    assert done.stdout.count(", as signed for") == 11
+    assert len(COUNTED.findall(done.stdout)) == 3, "each alarm is in a window, late or a dead letter"
     assert re.search(r"late alarms: .* [1-9][\d,]* times; by sensor 121: [1-9]", done.stdout)
     assert re.search(r"alerts: [1-9]", done.stdout)
+    reports = tmp_path / "demo-run"
+    assert "The same as a report: demo-run/report.html and demo-run/report.pdf" in done.stdout
+    page = (reports / "report.html").read_text()
+    assert "What each sink holds" in page and "Voltage of the power grid beyond its threshold" in page
+    pages = pypdfium2.PdfDocument((reports / "report.pdf").read_bytes())
+    assert "Where every alarm is" in "".join(one.get_textpage().get_text_bounded() for one in pages)
     account = re.fullmatch(LAST_LINE, done.stdout.splitlines()[-1])
     assert account is not None, done.stdout
     received, *outcomes = map(int, account.groups())

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
-from signoff.engine.java import find_java
+from signoff.engine.spark.java import find_java
 from tests.brokers import RabbitMQ
 from tests.servers import PostgresServer, free_port, wait_until
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pika
 
-from signoff.sources.rabbitmq_events import events_of
-from signoff.sources.rabbitmq_headers import BadHeaders, decode_table
+from signoff.sources.rabbitmq.events import events_of
+from signoff.sources.rabbitmq.headers import BadHeaders, decode_table
 from tests.fuzz.targets import ODD, mutated, target
 from tests.sources.test_rabbitmq_stream import CHANNEL, Broken, delivery
 

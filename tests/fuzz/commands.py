@@ -26,10 +26,11 @@ import pyarrow as pa
 
 from signoff import cli
 from signoff.errors import EngineError
-from signoff.ledger import DeadLetter, DeadLetters, Ledger, RowRef, SinkState
+from signoff.ledger import DeadLetter, DeadLetters, Ledger, RowRef
+from signoff.ledger.batch_state import OwesRows
 from signoff.log import LogWriter
+from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.pipeline.model import LogSettings
-from signoff.sources.contract import EVENT_SCHEMA
 from tests.fuzz.targets import target
 from tests.ledger.attempts import attempt
 
@@ -125,7 +126,7 @@ def _fill(state: Path) -> None:
     with DeadLetters(state / "dead_letters.db") as letters, Ledger(state / "ledger.db") as ledger:
         letters.add([DeadLetter("incoming/1", "table", "no such column\nat all", b"\xff", {"file": "a"})])
         attempt(ledger, 0, 4, delivered=[0], dead_lettered=[1], refused=[2], rows={"table": 1})
-        owing = SinkState(done=False, attempts=3, error="locked", since=900.0, owed=(RowRef(6),))
+        owing = OwesRows((RowRef(6),), attempts=3, error="locked", since=900.0)
         attempt(ledger, 4, 8, delivered=[4, 5, 6, 7], owed=[6], sinks={"table": owing})
 
 
@@ -191,19 +192,28 @@ _made = cache(cli._command)
 @contextmanager
 def _without_spark() -> Iterator[None]:
     """Nothing is started: the arguments have been read by then."""
-    from signoff.engine import check, class_archive, replay, supervise
-    from signoff.watch import live, logs
+    from signoff import logs
+    from signoff.engine import spark_check
+    from signoff.engine.replay import replayer
+    from signoff.engine.spark import class_archive
+    from signoff.run import supervisor
+    from signoff.service import server
+    from signoff.watch import live
+    from signoff.watch.tap import taps
 
     ended = SimpleNamespace(stop_requested=False, execute=lambda _: 0)
     with (
         mock.patch.object(cli, "_command", _made),  # making it takes longer than all the rest
         mock.patch.object(live, "Child", mock.Mock()),
-        mock.patch.object(supervise, "Run", lambda *_: ended),
+        mock.patch.object(supervisor, "Run", lambda *_: ended),
+        mock.patch.object(server, "Service", mock.Mock()),
         mock.patch.object(class_archive, "make_later", lambda: None),
         mock.patch.object(logs, "set_up_logging", lambda _: None),
         mock.patch.object(live.signal, "signal", lambda *_: None),
-        mock.patch.object(check, "check", lambda _: ()),
-        mock.patch.object(replay, "replay_now", side_effect=EngineError("there is no Spark here")),
+        mock.patch.object(spark_check, "check", lambda _: ()),
+        mock.patch.object(replayer, "replay_now", side_effect=EngineError("there is no Spark here")),
+        mock.patch.object(taps, "checking_session", side_effect=EngineError("there is no Spark here")),
+        mock.patch("signoff.cli.tap.time.sleep", side_effect=KeyboardInterrupt),  # nobody waits for rows
     ):
         yield
 

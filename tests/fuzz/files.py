@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import bz2
 import csv as writing
 import gzip
 import io
 import json
 import random
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from signoff.sources.file_content import ContentFile
-from signoff.sources.file_formats import open_reader
-from signoff.sources.file_reader import Format, Shape
+from signoff.sources.files.content import ContentFile
+from signoff.sources.files.formats import open_reader
+from signoff.sources.files.reader import Format, Shape
 from signoff.sources.lines import LineSplitter
 from tests.fuzz.targets import mutated, target
 
@@ -125,6 +127,35 @@ def packed(generator: random.Random) -> None:
     if generator.random() < 0.7:
         data = mutated(generator, data, most=3)
     events("a.jsonl.gz", data, "jsonl")
+
+
+@target("bzip2", weight=15)
+def bzip2(generator: random.Random) -> None:
+    """Several streams are one file; damage in one gives nothing that was not there."""
+    _streams("bz2", bz2.compress, generator, checked=True)
+
+
+@target("zstd", weight=15)
+def zstd(generator: random.Random) -> None:
+    _streams("zst", lambda data: bytes(pa.compress(data, "zstd", asbytes=True)), generator, checked=False)
+
+
+def _streams(
+    suffix: str, packed_by: Callable[[bytes], bytes], generator: random.Random, *, checked: bool
+) -> None:
+    pieces = [mutated(generator, LINES) for _ in range(generator.choice((1, 1, 2, 4)))]
+    if generator.random() < 0.2:
+        pieces.insert(generator.randrange(len(pieces) + 1), b"")
+    data = b"".join(map(packed_by, pieces))
+    wanted = [payload for _, payload in events("a.jsonl", b"".join(pieces), "jsonl")]
+    if generator.random() < 0.4:
+        must_resume(f"a.jsonl.{suffix}", data, "jsonl", generator)
+        assert [payload for _, payload in events(f"a.jsonl.{suffix}", data, "jsonl")] == wanted
+        return
+    found = [payload for _, payload in events(f"a.jsonl.{suffix}", mutated(generator, data, most=3), "jsonl")]
+    if checked:
+        whole = b"".join(pieces)
+        assert all(payload in whole for payload in found), found
 
 
 @target("csv", weight=15)

@@ -24,10 +24,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from signoff.transforms.flat_json import FlatJson
-from signoff.transforms.parse_csv import _Describe
-from signoff.transforms.parse_json import DescribeJson
-from signoff.transforms.typed_texts import Rules
+from signoff.transforms.parsing.flat_json import FlatJson
+from signoff.transforms.parsing.parse_csv import _Describe
+from signoff.transforms.parsing.parse_json import DescribeJson
+from signoff.transforms.parsing.typed_texts import Rules
 from tests.fuzz.targets import mutated, target
 
 KINDS = (

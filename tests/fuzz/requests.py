@@ -24,7 +24,7 @@ from pyroaring import BitMap64
 from uvicorn.server import ServerState
 
 from signoff.sources.contract import Resume, Settlement, SourceContext
-from signoff.sources.http import HttpConfig, HttpSource
+from signoff.sources.http.source import HttpConfig, HttpSource
 from tests.fuzz.targets import mutated, target
 
 ANSWERS = {200, 400, 401, 404, 405, 408, 413, 415, 422, 429, 503}

@@ -13,8 +13,8 @@ import sys
 from multiprocessing.reduction import DupFd
 from typing import Any, cast
 
-from signoff.engine.children import Child
 from signoff.intake.__main__ import main
+from signoff.run.processes import Child
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(

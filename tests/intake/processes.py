@@ -9,16 +9,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from pyroaring import BitMap64
 
 from signoff.errors import LogError
-from signoff.intake import Job, Status, read_status
-from signoff.ledger import Ledger, Outcome, RowOutcome, RowRef, SinkState
+from signoff.intake import Instructions, Status, read_status
+from signoff.ledger import Ledger, Outcome, RowOutcome, RowRef
+from signoff.ledger.batch_state import Done, Untried
 from signoff.log import LogReader
 from signoff.pipeline.model import SourceConfig
+from signoff.pipeline.trace_settings import TraceSettings
 from tests.intake.forked import Forked
 from tests.servers import PATIENCE_S
 
@@ -42,16 +44,16 @@ class IntakeProcess:
 
     def __init__(
         self, base: Path, config: SourceConfig, *, once: bool = False, acknowledges: bool = True,
-        stdin: int | None = None, file_size_limit: int | None = None,
+        stdin: int | None = None, file_size_limit: int | None = None, traces: TraceSettings | None = None,
     ) -> None:  # fmt: skip
-        self.job = Job.of(
+        self.instructions = Instructions.of(
             "incoming", config, state=base / "state", base=base, once=once, acknowledges=acknowledges,
-            stdin_fd=stdin,
+            stdin_fd=stdin, pipeline="tested", traces=traces,
         )  # fmt: skip
         self.process = _Fresh(stdin) if stdin is not None else Forked()
         if file_size_limit is not None:
             self.limit_file_size(file_size_limit)
-        self.process.stdin.write(self.job.encode())
+        self.process.stdin.write(self.instructions.encode())
         self.process.stdin.flush()
 
     def limit_file_size(self, size: int) -> None:
@@ -61,7 +63,7 @@ class IntakeProcess:
     @property
     def status(self) -> Status:
         """What this process last said; nothing a process before it has said."""
-        status = read_status(self.job.directory)
+        status = read_status(self.instructions.directory)
         return status if status and status.pid == self.process.pid else Status(self.process.pid, "receiving")
 
     def wait_for(self, condition: Callable[[Status], bool]) -> Status:
@@ -82,7 +84,7 @@ class IntakeProcess:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             with contextlib.suppress(LogError):
-                head = LogReader(self.job.log_directory).head()
+                head = LogReader(self.instructions.log_directory).head()
                 if head >= count:
                     return head
             assert self.process.poll() is None, f"it ended: {self.error()}"
@@ -132,16 +134,27 @@ def logged(base: Path) -> list[bytes]:
     ]
 
 
-def settle(base: Path, start: int, end: int, *, owed: set[int] | None = None, refused: str = "") -> None:
+def settle(
+    base: Path,
+    start: int,
+    end: int,
+    *,
+    owed: set[int] | None = None,
+    refused: str = "",
+    for_now: Collection[int] = (),
+) -> None:
     """What the engine does when the sinks have answered for a batch."""
     still = BitMap64(owed or ())
     delivered = BitMap64() if refused else BitMap64(range(start, end)) - still
     outcomes: list[RowOutcome] = []
     if refused:
-        outcomes = [RowOutcome(RowRef(n), "archive", Outcome.REFUSED, refused) for n in range(start, end)]
+        outcomes = [
+            RowOutcome(RowRef(n), "archive", Outcome.REFUSED, refused, n in for_now)
+            for n in range(start, end)
+        ]
     with Ledger(base / "state" / "ledger.db") as ledger:
         ledger.open_batch("incoming", start, end, ["archive"])
         ledger.record(
             "incoming", start, end, delivered=delivered, outcomes=outcomes,
-            sinks={"archive": SinkState(done=not still)}, owed=still,
+            sinks={"archive": Untried() if still else Done()}, owed=still,
         )  # fmt: skip

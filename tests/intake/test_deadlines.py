@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from signoff.errors import LogError
 from signoff.intake.deadlines import MOST_AT_ONCE, MOST_ENTRIES, Deadlines, Received
 from signoff.log import LogReader, LogWriter
+from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.pipeline.model import LogSettings
-from signoff.sources.contract import EVENT_SCHEMA
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 

@@ -10,11 +10,12 @@ import httpx
 import orjson
 import pytest
 
+from signoff.intake.loop import _say_expired
 from signoff.ledger import Account, Ledger
 from signoff.log import LogReader
-from signoff.sources.files import FilesConfig
-from signoff.sources.http import ADDRESS_FILE, HttpConfig
-from signoff.sources.rabbitmq import RabbitmqConfig
+from signoff.sources.files.config import FilesConfig
+from signoff.sources.http.source import ADDRESS_FILE, HttpConfig
+from signoff.sources.rabbitmq.config import RabbitmqConfig
 from tests.brokers import RabbitMQ
 from tests.intake.processes import IntakeProcess, logged, settle
 from tests.servers import PATIENCE_S, wait_until
@@ -85,6 +86,11 @@ def test_a_file_that_is_not_settled_in_time_is_refused_and_the_log_says_who_owed
         assert ledger.books("incoming").ignored == 2
     assert account(tmp_path, 3).expired == 3
     assert account(tmp_path, 3).balanced
+
+
+def test_one_event_that_expires_is_said_as_one(caplog: pytest.LogCaptureFixture) -> None:
+    _say_expired("incoming", {7: "late"})
+    assert caplog.messages == ['source "incoming": 1 event expired (incoming/7): 1 late']
 
 
 def test_what_is_settled_in_time_does_not_expire(tmp_path: Path) -> None:
@@ -178,7 +184,7 @@ def test_a_hundred_thousand_events_expire_in_parts(tmp_path: Path) -> None:
 def test_what_a_broken_connection_left_behind_expires_too(tmp_path: Path) -> None:
     with IntakeProcess(tmp_path, HttpConfig(port=0, acknowledge_within=3600)) as intake:
         intake.wait_for(lambda status: status.updated_at > 0)
-        address = orjson.loads((intake.job.directory / ADDRESS_FILE).read_bytes())["address"]
+        address = orjson.loads((intake.instructions.directory / ADDRESS_FILE).read_bytes())["address"]
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(address, content=b"[1,2]", timeout=0.5)
         intake.wait_for_log(2)
@@ -193,7 +199,7 @@ def test_without_acknowledgements_a_request_that_finds_no_room_is_answered_in_ti
     config = HttpConfig.model_validate({"port": 0, "acknowledge_within": "500ms", "log": log})
     with IntakeProcess(tmp_path, config, acknowledges=False) as intake:
         intake.wait_for(lambda status: status.updated_at > 0)
-        address = orjson.loads((intake.job.directory / ADDRESS_FILE).read_bytes())["address"]
+        address = orjson.loads((intake.instructions.directory / ADDRESS_FILE).read_bytes())["address"]
         big = b'"' + b"x" * 600_000 + b'"'
         codes = [httpx.post(address, content=big, timeout=20).status_code for _ in range(4)]
     assert codes[0] == 200

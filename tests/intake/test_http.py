@@ -15,9 +15,9 @@ import pytest
 from signoff.ledger import Ledger
 from signoff.log import LogReader
 from signoff.pipeline.model import LogSettings
-from signoff.sources.http import ADDRESS_FILE, HttpConfig
-from signoff.sources.http_server import split
-from signoff.sources.http_uploads import Rejected
+from signoff.sources.http.server import split
+from signoff.sources.http.source import ADDRESS_FILE, HttpConfig
+from signoff.sources.http.uploads import Rejected
 from tests.intake.processes import IntakeProcess, logged, settle
 from tests.servers import PATIENCE_S
 
@@ -34,7 +34,7 @@ class Client:
         self.base = base
         self.intake = IntakeProcess(base, HttpConfig.model_validate({"port": 0, **fields}))
         self.intake.wait_for(lambda status: status.updated_at > 0)
-        file = self.intake.job.directory / ADDRESS_FILE
+        file = self.intake.instructions.directory / ADDRESS_FILE
         self.address = orjson.loads(file.read_bytes())["address"]
         self.client = httpx.Client(timeout=30)
         self.pool = ThreadPoolExecutor(8)
@@ -93,6 +93,18 @@ def test_a_refused_event_is_answered_422_with_the_reason(client: Client) -> None
     response = answer.result(PATIENCE_S)
     assert response.status_code == 422
     assert response.json()["refused"] == [{"event_id": "incoming/0", "reason": "no such station"}]
+
+
+def test_an_event_refused_because_a_sink_was_down_is_answered_503_so_that_it_is_sent_again(
+    client: Client,
+) -> None:
+    answer = client.post_and_log(b'[{"a":1},{"a":2}]', 2)
+    settle(client.base, 0, 2, refused="gave up after 3 attempts: connection refused", for_now={1})
+    response = answer.result(PATIENCE_S)
+    assert response.status_code == 503
+    assert response.headers["retry-after"]
+    assert "send it again" in response.json()["error"]
+    assert [one["event_id"] for one in response.json()["refused"]] == ["incoming/0", "incoming/1"]
 
 
 @pytest.mark.parametrize("client", [{"acknowledge_within": "300ms"}], indirect=True)
@@ -189,7 +201,7 @@ def test_what_is_not_settled_at_the_end_goes_back_to_the_client(client: Client) 
 def test_chosen_headers_and_the_idempotency_key_travel_with_the_events(client: Client) -> None:
     headers = {"x-station": "7", "x-other": "no", "idempotency-key": "k1"}
     client.post_and_log(b"[1,2]", 2, headers)
-    rows = LogReader(client.intake.job.log_directory).lookup([0, 1])
+    rows = LogReader(client.intake.instructions.log_directory).lookup([0, 1])
     assert [dict(rows[n]["headers"]) for n in (0, 1)] == [{"x-station": "7"}] * 2
     assert [rows[n]["message_id"] for n in (0, 1)] == ["k1/0", "k1/1"]
 
@@ -214,7 +226,7 @@ def test_a_port_that_is_taken_is_an_error_that_says_so(tmp_path: Path, client: C
         (None, "has not started yet"),
         ({"state": "starting"}, "is starting"),
         ({"state": "running", "pid": 2**22 + 1}, "is not running"),
-        ({"state": "running", "updated_at": 1.0}, "has said nothing for"),
+        ({"state": "running", "updated_at": 1.0}, "no sign of life for"),
         ({"state": "draining"}, "is stopping"),
         ({"state": "running", "not_ready": {"incoming": {"db": "it is down"}}}, {"db": "it is down"}),
         ({"state": "running", "not_ready": {"other": {"db": "it is down"}}}, {}),
@@ -225,7 +237,7 @@ def test_ready_says_who_keeps_an_event_from_being_settled(
 ) -> None:
     if engine is not None:
         content = {"pid": os.getpid(), "updated_at": time.time(), **engine}
-        (Path(client.intake.job.state) / "engine.json").write_bytes(orjson.dumps(content))
+        (Path(client.intake.instructions.state) / "engine.json").write_bytes(orjson.dumps(content))
     said = client.client.get(f"{client.address}ready")
     waits_for = said.json()["not_ready"]
     assert (said.status_code == 200) is said.json()["ready"] is (says == {})
@@ -235,7 +247,7 @@ def test_ready_says_who_keeps_an_event_from_being_settled(
 
 @pytest.mark.parametrize("client", [{"acknowledge_within": "1s"}], indirect=True)
 def test_a_request_waits_for_the_engine_and_is_told_if_it_did_not_come_in_time(client: Client) -> None:
-    state = Path(client.intake.job.state)
+    state = Path(client.intake.instructions.state)
     content = {"pid": os.getpid(), "updated_at": time.time(), "state": "starting"}
     (state / "engine.json").write_bytes(orjson.dumps(content))
     answer = client.post(b"1").result(PATIENCE_S)

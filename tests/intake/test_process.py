@@ -13,11 +13,11 @@ import pytest
 
 from signoff.log import LogReader, trim
 from signoff.pipeline.model import LogSettings
-from signoff.sources.files import FilesConfig
+from signoff.sources.files.config import FilesConfig
 from signoff.sources.generate import GenerateConfig
 from signoff.sources.stdin import StdinConfig
 from tests.intake.processes import IntakeProcess, logged, settle
-from tests.servers import PATIENCE_S
+from tests.servers import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.servers
 
@@ -77,7 +77,9 @@ def test_files_read_across_a_kill_are_put_away_when_their_events_are_settled(
         assert sorted(folder.glob("*.jsonl")) == sorted(folder.iterdir())
         settle(tmp_path, 0, len(lines), owed={5})
         intake.wait_for(lambda status: status.settled_sequence == 5)
-        assert [path.name for path in folder.glob("*.jsonl")] == ["0000.jsonl"]
+        wait_until(  # files are put away in slices: the last ones after the status has said so
+            lambda: [path.name for path in folder.glob("*.jsonl")] == ["0000.jsonl"]
+        )
         settle(tmp_path, 0, len(lines))
         intake.wait_for(lambda status: status.drained)
         assert intake.end() == 0

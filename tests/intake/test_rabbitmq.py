@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from pyroaring import BitMap64
 
-from signoff.ledger import Ledger, Outcome, RowOutcome, RowRef, SinkState
+from signoff.ledger import Ledger, Outcome, RowOutcome, RowRef
+from signoff.ledger.batch_state import Done
 from signoff.log import trim
 from signoff.pipeline.model import LogSettings
-from signoff.sources.rabbitmq import RabbitmqConfig
+from signoff.sources.rabbitmq.config import RabbitmqConfig
 from tests.brokers import PASSWORD, RabbitMQ
 from tests.intake.processes import IntakeProcess, logged, settle
 from tests.servers import PATIENCE_S
@@ -46,7 +47,7 @@ def give_up(base: Path, start: int, end: int, sequences: Iterable[int]) -> None:
         ledger.open_batch("incoming", start, end, ["archive"])
         ledger.record(
             "incoming", start, end, delivered=delivered, outcomes=outcomes,
-            sinks={"archive": SinkState(done=True)}, owed=BitMap64(),
+            sinks={"archive": Done()}, owed=BitMap64(),
         )  # fmt: skip
 
 
@@ -135,7 +136,7 @@ def test_a_full_log_holds_the_source_back_and_keeps_its_connection(
         with pytest.raises(AssertionError):  # a lost connection would give the messages back
             rabbitmq.wait_for(queue, 4000, timeout_s=9.0)
         settle(tmp_path, 0, head)
-        trim(intake.job.log_directory, head, spare=200_000, room_bytes=MIB // 2)
+        trim(intake.instructions.log_directory, head, spare=200_000, room_bytes=MIB // 2)
         intake.wait_for(lambda status: status.durable_sequence > head)
         assert intake.status.settled_sequence == head
 
@@ -145,7 +146,7 @@ def test_the_password_is_in_no_status_and_no_error(rabbitmq: RabbitMQ, queue: st
     with IntakeProcess(tmp_path, config(rabbitmq, url=wrong)) as intake:
         status = intake.wait_for(lambda now: "ACCESS_REFUSED" in now.reason)
         assert "tester:***@" in status.reason
-        file = intake.job.directory / "status.json"
+        file = intake.instructions.directory / "status.json"
         assert "incorrect-horse" not in file.read_text()
         intake.process.stdin.close()
         intake.process.wait(PATIENCE_S)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from pyroaring import BitMap64
 
-from signoff.ledger import BatchState, Ledger, Outcome, RowOutcome, RowRef, SinkState
+from signoff.ledger import Ledger, Outcome, RowOutcome, RowRef
+from signoff.ledger.batch_state import BatchState, SinkState
 
 
 def attempt(

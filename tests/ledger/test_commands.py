@@ -10,20 +10,32 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pyarrow as pa
 import pytest
+from pyroaring import BitMap64
 from typer.testing import CliRunner, Result
 
 from signoff.cli import app
-from signoff.cli.terminal import harmless
+from signoff.engine.state_dir.copies import Place, write_place
 from signoff.errors import StateError
-from signoff.ledger import DeadLetter, DeadLetters, Ledger, Outcome, Resolution, RowRef, RunLock, SinkState
+from signoff.ledger import (
+    DeadLetter,
+    DeadLetters,
+    Ledger,
+    Outcome,
+    Resolution,
+    RowRef,
+    RunLock,
+)
+from signoff.ledger.batch_state import Done, HandedOn, OwesRows
 from signoff.ledger.dead_letters import close_letters
 from signoff.ledger.interrupted_drops import dropping, put_back
 from signoff.log import LogWriter
+from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.pipeline.model import LogSettings
-from signoff.sources.contract import EVENT_SCHEMA
+from signoff.terminal import harmless
 from tests.ledger.attempts import attempt
 
 PIPELINE = """
@@ -56,7 +68,7 @@ def filled(file: Path, ledger: Ledger, letters: DeadLetters, state: Path) -> Pat
     log.close()
     letters.add([DeadLetter("incoming/1", "table", "no such column", b'{"n": 1}', {"file": "a"})])
     attempt(ledger, 0, 4, delivered=[0], dead_lettered=[1], refused=[2], rows={"table": 1})
-    owing = SinkState(done=False, attempts=3, error="database is locked", since=900.0, owed=(RowRef(6),))
+    owing = OwesRows((RowRef(6),), attempts=3, error="database is locked", since=900.0)
     attempt(ledger, 4, 8, delivered=[4, 5, 6, 7], owed=[6], sinks={"table": owing})
     return file
 
@@ -69,6 +81,7 @@ def test_numbers_of_status_are_of_one_moment(
     filled: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch that is recorded while status reads is in all of its numbers, or in none."""
+    monkeypatch.setattr("signoff.watch.status.time.time", lambda: 2e9)
     before = json.loads(run("status", filled, "--json").stdout)
     read, done = Ledger.books, threading.Event()
 
@@ -175,7 +188,8 @@ def test_status_names_what_is_in_flight_and_which_sink_fails(filled: Path, state
     assert not found["alive"]
     assert found["sources"]["incoming"]["in_flight"] == 3
     assert found["sinks"]["table"] == {
-        "rows": 1, "failing_since": "1970-01-01T00:15:00Z", "last_error": "database is locked"
+        "rows": 1, "failing_since": "1970-01-01T00:15:00Z", "failing_seconds": ANY,
+        "last_error": "database is locked",
     }  # fmt: skip
     (state / "intake" / "incoming").mkdir(parents=True)
     (state / "intake" / "incoming" / "status.json").write_text('{"state": "held", "reason": "log is full"}')
@@ -183,6 +197,7 @@ def test_status_names_what_is_in_flight_and_which_sink_fails(filled: Path, state
         text = run("status", filled).stdout
     assert "running" in text
     assert "held back: log is full" in text
+    assert "1 dead letter; signoff dead-letters list FILE shows it\n" in text
 
 
 def test_letters_are_listed_one_json_object_a_line(filled: Path) -> None:
@@ -219,10 +234,23 @@ def test_what_input_says_to_a_terminal_is_written_out_and_not_obeyed(
     commands = [("dead-letters", name, filled, *more) for name, *more in calls]
     commands += [("explain", filled, "incoming/1")]
     assert any("\x1b" in run(*command).stdout for command in commands), "into a file it goes as it is"
-    monkeypatch.setattr("signoff.cli.terminal.is_terminal", lambda stream: True)
+    monkeypatch.setattr("signoff.terminal.is_terminal", lambda stream: True)
     for command in commands:
         said = run(*command).stdout
         assert said and not set(said) & {*"\x1b\r\x07\x7f\x9b"} and "\\u001b[2K" in said, command
+
+
+def test_what_a_sink_says_is_not_obeyed_by_the_terminal_that_shows_a_status(
+    filled: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owing = OwesRows((RowRef(8),), attempts=3, error="no \x1b[2K\x9b1G", since=900.0)
+    attempt(ledger, 8, 10, delivered=[9], owed=[8], sinks={"table": owing})
+    commands = [("status", filled), ("status", filled, "--json")]
+    assert all("\x9b" in run(*command).stdout for command in commands), "into a file it goes as it is"
+    monkeypatch.setattr("signoff.terminal.is_terminal", lambda stream: True)
+    for command in commands:
+        said = run(*command).stdout
+        assert not set(said) & {*"\x1b\r\x9b"} and "\\u001b[2K" in said, command
 
 
 def test_a_terminal_is_known_as_one(tmp_path: Path) -> None:
@@ -344,7 +372,7 @@ def test_replay_without_a_run_is_done_at_once(
             done = [Resolution(x.event_id, x.stage, Outcome.DELIVERED) for x in letters.replays_requested()]
             close_letters(ledger, letters, done)
 
-    monkeypatch.setattr("signoff.engine.replay.replay_now", replay_now)
+    monkeypatch.setattr("signoff.engine.replay.replayer.replay_now", replay_now)
     assert run("dead-letters", "replay", filled, "--stage", "table").exit_code == 0
     assert asked == ["incoming/1"]
 
@@ -359,7 +387,7 @@ def test_replay_waits_for_a_run_that_begins_at_the_same_moment(
     def replay_now(graph: Any) -> None:
         raise StateError("the state is in use by a run")
 
-    monkeypatch.setattr("signoff.engine.replay.replay_now", replay_now)
+    monkeypatch.setattr("signoff.engine.replay.replayer.replay_now", replay_now)
     result = run("dead-letters", "replay", filled, "--all", "--json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["replayed"] == 1
@@ -371,7 +399,7 @@ def test_replay_that_breaks_down_leaves_the_letters_stored(
     def replay_now(graph: Any) -> None:
         raise RuntimeError("Spark did not start")
 
-    monkeypatch.setattr("signoff.engine.replay.replay_now", replay_now)
+    monkeypatch.setattr("signoff.engine.replay.replayer.replay_now", replay_now)
     assert run("dead-letters", "replay", filled, "--all").exit_code == 1
     assert letters.list()[0].status == "stored"
 
@@ -379,7 +407,7 @@ def test_replay_that_breaks_down_leaves_the_letters_stored(
 def test_a_row_of_which_one_event_is_not_whole_cannot_be_replayed_and_none_of_its_letters_says_otherwise(
     filled: Path, letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("signoff.engine.replay.replay_now", lambda _: 0)
+    monkeypatch.setattr("signoff.engine.replay.replayer.replay_now", lambda _: 0)
     cut = "only the beginning is kept"
     letters.add([DeadLetter("incoming/4/~ab", "table", "no", b"{}"),
                  DeadLetter("incoming/5/~ab", "table", "no", b"{", incomplete=cut)])  # fmt: skip
@@ -401,3 +429,159 @@ def test_every_command_works_before_there_is_any_state(file: Path, state: Path) 
         assert run(*command, file, "--json").exit_code == 0
     assert run("dead-letters", "drop", file, "--all").exit_code == 0
     assert not state.exists()
+
+
+CSV = """
+name: alarms
+sources:
+  incoming: {type: files, path: "./in/*.csv", schema: "n INT"}
+sinks:
+  table: {type: sqlite, input: incoming, path: ./out.db, table: alarms}
+  archive: {type: files, input: incoming, path: ./out, format: jsonl}
+"""
+
+
+def test_what_was_exported_and_edited_is_resubmitted_at_once(
+    filled: Path, living_run: list[Outcome], letters: DeadLetters, tmp_path: Path
+) -> None:
+    letters.add([DeadLetter("incoming/2", "archive", "too long", b'{"n": 2}', {"file": "a"})])
+    exported = tmp_path / "letters.jsonl"
+    assert run("dead-letters", "export", filled, "-o", exported).exit_code == 0
+    lines = [json.loads(line) for line in exported.read_text().splitlines()]
+    assert [line["event_id"] for line in lines] == ["incoming/1", "incoming/2"]
+    lines[0]["payload"] = '{"n": 11}'
+    exported.write_text("".join(json.dumps(line) + "\n\n" for line in lines))
+    result = run("dead-letters", "resubmit", filled, "--from", exported)
+    assert result.exit_code == 0, result.output
+    assert "1 not changed, and left as they are" in result.output
+    assert "incoming/1 is resubmitted as incoming/1/+1" in result.output
+    (new,) = letters.get("incoming/1/+1")
+    assert new.payload == b'{"n": 11}' and new.headers == {"file": "a", "signoff-resubmits": "incoming/1"}
+    assert [letter.status for letter in letters.get("incoming/2")] == ["stored"]
+    again = run("dead-letters", "resubmit", filled, "--from", exported)
+    assert again.exit_code == 2 and "line 1: there is no open dead letter of incoming/1" in again.output
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("{", "line 2: not JSON"),
+        ('{"event_id": "incoming/1"}', "line 2: not as `dead-letters export` writes it"),
+        ('{"event_id": "incoming/9", "payload": "{}"}', "line 2: there is no open dead letter of incoming/9"),
+        ('{"event_id": "incoming/1", "payload": " "}', "line 2: the corrected payload is empty"),
+        ('{"event_id": "incoming/1", "payload": "2"}', "line 2: incoming/1 is there twice"),
+        ('{"event_id": "x", "payload": "2"}', "line 2:"),
+        (
+            '{"event_id": "incoming/1", "payload": "?", "payload_encoding": "base64"}',
+            "line 2: the payload",
+        ),
+    ],
+)
+def test_nothing_of_a_file_is_resubmitted_if_a_line_of_it_cannot_be_used(
+    filled: Path, letters: DeadLetters, tmp_path: Path, line: str, why: str
+) -> None:
+    given = tmp_path / "letters.jsonl"
+    given.write_text('{"event_id": "incoming/1", "payload": "1"}\n' + line + "\n")
+    result = run("dead-letters", "resubmit", filled, "--from", given)
+    assert result.exit_code == 2
+    assert why in result.output and "nothing was sent" in result.output
+    assert [letter.status for letter in letters.get("incoming/1")] == ["stored"]
+
+
+def test_resubmit_names_the_corrected_event_that_failed_in_its_turn(
+    filled: Path, living_run: list[Outcome]
+) -> None:
+    living_run[0] = Outcome.DEAD_LETTERED
+    corrected = filled.with_name("corrected.json")
+    corrected.write_text('{"n": 12}')
+    assert run("dead-letters", "resubmit", filled, "incoming/1", "--payload", corrected).exit_code == 1
+    again = run("dead-letters", "resubmit", filled, "incoming/1", "--payload", corrected)
+    assert again.exit_code == 2
+    assert "there is no open dead letter of incoming/1; open is incoming/1/+1" in again.output
+
+
+def test_a_corrected_row_of_csv_is_an_object_of_its_columns(filled: Path, letters: DeadLetters) -> None:
+    filled.write_text(CSV)
+    corrected = filled.with_name("corrected.json")
+    corrected.write_text("11\n")
+    result = run("dead-letters", "resubmit", filled, "incoming/1", "--payload", corrected)
+    assert result.exit_code == 2
+    assert "a JSON object of the columns" in result.output and '{"n": 1}' in result.output
+    assert [letter.status for letter in letters.get("incoming/1")] == ["stored"]
+
+
+def test_a_letter_that_can_only_be_resubmitted_says_so(filled: Path, letters: DeadLetters) -> None:
+    cut = "its source could not read it whole: too long"
+    letters.add(
+        [
+            DeadLetter("incoming/2", "incoming", "too long", b"{", incomplete=cut),
+            DeadLetter("incoming/3", "gone", "too long", b"{", incomplete=cut),
+        ]
+    )
+    listed = run("dead-letters", "list", filled).output
+    assert f"* 1 cannot be replayed: {cut}; but it can be resubmitted, corrected" in listed
+    assert f"* 1 cannot be replayed: {cut}\n" in listed, "its stage is gone: a corrected one cannot go on"
+
+
+def test_status_says_how_old_the_oldest_event_in_flight_is(filled: Path) -> None:
+    source = json.loads(run("status", filled, "--json").stdout)["sources"]["incoming"]
+    assert source["oldest_in_flight"] == "2026-01-01T00:00:00Z"
+    assert source["oldest_in_flight_seconds"] > 86_400
+
+
+def test_status_of_a_state_that_was_copied_shows_nothing_that_processes_said_of_themselves_elsewhere(
+    filled: Path, ledger: Ledger, state: Path
+) -> None:
+    said = {"pid": 1, "state": "failed", "reason": "cannot read /original/in/a.jsonl"}
+    (state / "intake/incoming").mkdir(parents=True)
+    (state / "intake/incoming/status.json").write_text(json.dumps(said))
+    with ledger.store.write() as db:
+        write_place(db, Place(str(state.resolve()), "/", 1, "here"), None)
+    assert "/original" in run("status", filled).output
+    with ledger.store.write() as db:
+        write_place(db, Place("/original/state", "/original", 1, "here"), None)
+    shown = run("status", filled).output
+    assert "/original/in" not in shown and "database is locked" not in shown
+    assert "last used in /original/state, and no run has begun here since" in shown
+    found = json.loads(run("status", filled, "--json").stdout)
+    assert found["not_run_here_since"] == "/original/state"
+    assert found["sources"]["incoming"]["reason"] == "" and found["sinks"]["table"]["failing_since"] is None
+    assert found["sources"]["incoming"]["received"] == 10
+
+
+def test_a_state_directory_that_cannot_be_made_or_read_is_an_error_that_says_what_to_do(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").touch()
+    lock = RunLock(tmp_path / "file" / "state")
+    with pytest.raises(
+        StateError, match=r"cannot be made or written to: .*with `state:` or --set state=PATH"
+    ):
+        lock.acquire()
+    with pytest.raises(StateError, match="cannot be read: Not a directory"):
+        lock.held_by()
+
+
+WINDOW = """
+name: alarms
+sources:
+  incoming: {type: files, path: "./in/*.jsonl"}
+transforms:
+  parsed: {type: parse_json, input: incoming, schema: "n INT, at TIMESTAMP"}
+  counts: {type: window, input: parsed, time: at, size: 10m, aggregates: {n: count(*)}}
+sinks:
+  table: {type: sqlite, input: counts, path: ./out.db, table: alarms}
+"""
+
+
+def test_an_event_in_a_window_is_explained_as_that_and_counted_by_status(
+    filled: Path, ledger: Ledger
+) -> None:
+    filled.write_text(WINDOW)
+    handed = HandedOn(BitMap64([8, 9]), since=900.0)
+    attempt(ledger, 8, 10, owed=[8, 9], sinks={"counts.state": handed, "table": Done()})
+    told = run("explain", filled, "incoming/8").output
+    assert 'window "counts" has it (since 1970-01-01T00:15:00Z)' in told
+    assert 'in window "counts"' in told
+    assert json.loads(run("status", filled, "--json").stdout)["windows"]["counts"]["events"] == 2
+    assert "events in it" in run("status", filled).output

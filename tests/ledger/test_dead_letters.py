@@ -168,7 +168,7 @@ def test_run_lock_names_its_holder_and_goes_with_it(state: Path) -> None:
 def test_looking_at_the_lock_does_not_keep_a_run_from_starting(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("signoff.ledger.runlock.PATIENCE_SECONDS", 60)
+    monkeypatch.setattr("signoff.ledger.run_lock.PATIENCE_SECONDS", 60)
     over = threading.Event()
 
     def look() -> None:

@@ -12,11 +12,12 @@ from pyroaring import BitMap64
 from typer.testing import CliRunner
 
 from signoff.cli import app
-from signoff.ledger import Ledger, RowRef, SinkState
-from signoff.ledger.batches import Answer
+from signoff.ledger import Ledger, RowRef
+from signoff.ledger.batch_state import Done, HandedOn, OwesAll, OwesRows, Untried
+from signoff.ledger.batches import HandedOnOutcome
 from signoff.log import LogWriter
+from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.pipeline.model import LogSettings
-from signoff.sources.contract import EVENT_SCHEMA
 from tests.ledger.attempts import attempt
 
 PIPELINE = """
@@ -26,7 +27,7 @@ sources:
 sinks:
   table: {type: sqlite, input: incoming, path: ./out.db, table: alarms}
 """
-LOCKED = SinkState(done=False, attempts=3, error="database is locked", since=900.0)
+LOCKED = OwesAll(attempts=3, error="database is locked", since=900.0)
 
 
 @pytest.fixture
@@ -49,9 +50,9 @@ def run(*arguments: object) -> str:
 def test_the_reason_says_which_sinks_owed_the_event(ledger: Ledger) -> None:
     ledger.open_batch("incoming", 0, 5, ["archive", "table", "webhook"])
     states = {
-        "archive": SinkState(done=True),
-        "table": SinkState(done=False, attempts=3, error="locked", owed=(RowRef(1), RowRef(2, "0"))),
-        "webhook": SinkState(done=False, owed=(RowRef(2), RowRef(3))),
+        "archive": Done(),
+        "table": OwesRows((RowRef(1), RowRef(2, "0")), attempts=3, error="locked"),
+        "webhook": Untried((RowRef(2), RowRef(3))),
     }
     attempt(ledger, 0, 5, delivered=range(5), owed=[1, 2, 3], sinks=states)
     assert ledger.expire("incoming", dict.fromkeys(range(7), "late")) == {
@@ -75,19 +76,19 @@ def test_a_sink_of_which_nothing_is_known_yet_owes_all(ledger: Ledger) -> None:
 
 def test_a_sink_that_has_handed_the_event_on_still_owes_it(ledger: Ledger) -> None:
     ledger.open_batch("incoming", 0, 2, ["next"])
-    handed = SinkState(done=False, owed=(), handed=BitMap64([1]))
-    attempt(ledger, 0, 2, delivered=[0], owed=[1], sinks={"next": handed, "table": SinkState(done=True)})
+    handed = HandedOn(BitMap64([1]))
+    attempt(ledger, 0, 2, delivered=[0], owed=[1], sinks={"next": handed, "table": Done()})
     assert ledger.expire("incoming", {1: "late"}) == {
         1: "late; owed by next (handed on, not settled there yet)"
     }
-    ledger.release("incoming", 0, 2, "next", Answer(BitMap64([1]), BitMap64(), BitMap64([1])))
+    ledger.release("incoming", 0, 2, "next", HandedOnOutcome(BitMap64([1]), BitMap64(), BitMap64([1])))
     assert ledger.account("incoming", 2).as_dict()["expired"] == 1
 
 
 def test_at_most_ten_sinks_are_named_and_long_errors_are_cut(ledger: Ledger) -> None:
     names = [*(f"sink{number:02d}" for number in range(12)), "table"]
     ledger.open_batch("incoming", 0, 1, names)
-    owing = SinkState(done=False, attempts=1, error="x" * 5000)
+    owing = OwesAll(attempts=1, error="x" * 5000)
     attempt(ledger, 0, 1, owed=[0], sinks=dict.fromkeys(names, owing))
     reason = ledger.expire("incoming", {0: "late"})[0]
     assert [name for name in names if name in reason] == names[:10]
@@ -119,6 +120,15 @@ def test_late_outcomes_are_ignored_counted_and_shown(ledger: Ledger, file: Path)
     assert (account["delivered"], account["expired"], account["in_flight"]) == (2, 2, 0)
     assert json.loads(run("status", file, "--json"))["sources"]["incoming"]["ignored"] == 2
     said = "incoming: 2 outcomes came for events settled already, and were ignored"
+    assert said in run("audit", file)
+    assert said in run("status", file)
+
+
+def test_a_single_late_outcome_is_said_as_one(ledger: Ledger, file: Path) -> None:
+    attempt(ledger, 0, 2, owed=[0, 1], sinks={"table": LOCKED})
+    ledger.expire("incoming", {0: "late"})
+    attempt(ledger, 0, 2, delivered=[0, 1])
+    said = "incoming: 1 outcome came for an event settled already, and was ignored"
     assert said in run("audit", file)
     assert said in run("status", file)
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from pyroaring import BitMap64
 
-from signoff.ledger import Ledger, Outcome, RowOutcome, RowRef, SinkState
-from signoff.ledger.batches import Answer
+from signoff.ledger import Ledger, Outcome, RowOutcome, RowRef
+from signoff.ledger.batch_state import Done, HandedOn, OwesRows, SinkState
+from signoff.ledger.batches import HandedOnOutcome
 from tests.ledger.attempts import attempt
 
 
 def handed(*origins: int) -> SinkState:
-    return SinkState(done=False, owed=(), handed=BitMap64(origins))
+    return HandedOn(BitMap64(origins))
 
 
 def release(
@@ -23,7 +24,7 @@ def release(
     delivered: Iterable[int] = (),
     outcomes: Iterable[RowOutcome] = (),
 ) -> SinkState | None:
-    answer = Answer(BitMap64(range(4)), BitMap64(still), BitMap64(delivered), list(outcomes))
+    answer = HandedOnOutcome(BitMap64(range(4)), BitMap64(still), BitMap64(delivered), list(outcomes))
     return ledger.release("incoming", 0, 4, "table", answer)
 
 
@@ -33,7 +34,7 @@ def test_what_was_handed_on_is_owed_until_it_is_settled_there(ledger: Ledger) ->
     assert not known.sinks["table"].to_ask
     assert ledger.account("incoming", 4).dropped == 1
     state = release(ledger, still=[2], delivered=[0, 1])
-    assert state is not None and set(state.handed or ()) == {2} and not state.done
+    assert state is not None and set(state.handed_on or ()) == {2} and not state.done
     assert ledger.account("incoming", 4).delivered == 2
     state = release(ledger, delivered=[2])
     assert state is not None and state.done
@@ -53,7 +54,7 @@ def test_the_same_answer_twice_changes_nothing(ledger: Ledger) -> None:
 
 def test_an_event_another_sink_owes_is_not_settled_by_the_answer(ledger: Ledger) -> None:
     ledger.open_batch("incoming", 0, 4, ["table", "other"])
-    owing = {"table": handed(0, 1), "other": SinkState(done=False, attempts=1, owed=(RowRef(1),))}
+    owing = {"table": handed(0, 1), "other": OwesRows((RowRef(1),), attempts=1)}
     attempt(ledger, 0, 4, owed=[0, 1], sinks=owing)
     release(ledger, delivered=[0, 1])
     known = ledger.batch("incoming", 0, 4)
@@ -77,13 +78,13 @@ def test_an_answer_for_an_expired_event_is_ignored_and_counted(ledger: Ledger) -
 def test_a_new_sink_gets_what_another_one_that_is_still_there_has_handed_on(ledger: Ledger) -> None:
     attempt(ledger, 0, 4, owed=range(4), sinks={"table": handed(0, 1, 2, 3)})
     known = ledger.open_batch("incoming", 0, 4, ["table", "other"])
-    assert known.sinks["other"].owed is None, "all of it"
+    assert known.sinks["other"].wants_all, "all of it"
 
 
 def test_a_new_sink_does_not_get_what_an_old_one_has_handed_on(ledger: Ledger) -> None:
     attempt(ledger, 0, 4, owed=[0, 1], sinks={"table": handed(0)})
     known = ledger.open_batch("incoming", 0, 4, ["renamed"])
-    assert known.sinks["renamed"].owed == (RowRef(1),)
+    assert known.sinks["renamed"].wanted_rows == (RowRef(1),)
 
 
 def test_nobody_waits_for_the_answer_to_a_batch_that_expired_while_it_was_handed_on(ledger: Ledger) -> None:
@@ -96,8 +97,8 @@ def test_nobody_waits_for_the_answer_to_a_batch_that_expired_while_it_was_handed
 
 def test_what_is_known_of_a_folded_row_is_not_called_delivered(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger.db", keep_batches=1) as ledger:
-        attempt(ledger, 0, 4, delivered=[0, 2, 3], refused=[1], sinks={"table": SinkState(done=True)})
+        attempt(ledger, 0, 4, delivered=[0, 2, 3], refused=[1], sinks={"table": Done()})
         for start in (4, 8):
-            attempt(ledger, start, start + 4, sinks={"table": SinkState(done=True)})
+            attempt(ledger, start, start + 4, sinks={"table": Done()})
         assert ledger.folded_upto("incoming") >= 4
         assert set(ledger.delivered("incoming", 0, 4)) == {0, 2, 3}

@@ -12,7 +12,8 @@ import pytest
 from pyroaring import BitMap64
 
 from signoff.errors import StateError
-from signoff.ledger import Account, Follower, Ledger, Outcome, RowOutcome, RowRef, SinkState
+from signoff.ledger import Account, Follower, Ledger, Outcome, RowOutcome, RowRef
+from signoff.ledger.batch_state import Done, OwesRows
 from signoff.ledger.sequences import describe, from_bytes, from_numpy, from_range, ranges, to_bytes
 from tests.ledger.attempts import attempt
 
@@ -59,7 +60,7 @@ def test_batch_that_overlaps_or_leaves_a_gap_is_refused(ledger: Ledger) -> None:
 def test_event_is_not_called_settled_while_a_row_of_it_is_to_be_tried_again(ledger: Ledger) -> None:
     with pytest.raises(ValueError, match="called settled while"):
         attempt(ledger, 0, 3, failed=[1])
-    owing = {"table": SinkState(done=False, attempts=1, owed=(RowRef(2),))}
+    owing = {"table": OwesRows((RowRef(2),), attempts=1)}
     with pytest.raises(ValueError, match="called settled while"):
         attempt(ledger, 0, 3, sinks=owing)
     assert ledger.account("incoming", 3).in_flight == 3
@@ -76,8 +77,8 @@ def test_outcomes_outside_of_the_batch_are_refused_and_change_nothing(ledger: Le
 def test_what_each_sink_owes_survives_a_restart(ledger: Ledger, state: Path) -> None:
     owed = (RowRef(1), RowRef(2, "0"), RowRef(2, "high/1"))
     sinks = {
-        "table": SinkState(done=False, attempts=3, error="down", since=900.0, owed=owed),
-        "archive": SinkState(done=True, attempts=1),
+        "table": OwesRows(owed, attempts=3, error="down", since=900.0),
+        "archive": Done(attempts=1),
     }
     attempt(ledger, 0, 3, delivered=[0, 2], owed=[1, 2], sinks=sinks, rows={"archive": 3, "table": 1})
     with Ledger(state / "ledger.db", readonly=True) as reader:
@@ -91,7 +92,7 @@ def test_what_each_sink_owes_survives_a_restart(ledger: Ledger, state: Path) -> 
 def test_sink_that_could_not_be_prepared_is_well_again_when_it_takes_a_batch(ledger: Ledger) -> None:
     ledger.note_sink("table", error="no such host")
     assert ledger.sink_totals()["table"].failing_since == 1000.0
-    attempt(ledger, 0, 1, delivered=[0], sinks={"table": SinkState(done=True, attempts=1)})
+    attempt(ledger, 0, 1, delivered=[0], sinks={"table": Done(attempts=1)})
     assert ledger.sink_totals()["table"].failing_since is None
     assert ledger.sink_totals()["table"].error == "no such host"
 
@@ -100,7 +101,7 @@ def test_secret_in_a_reason_is_masked(ledger: Ledger) -> None:
     ledger.open_batch("incoming", 0, 1, [])
     reason = "cannot reach postgres://user:hunter22@host/db"
     outcome = RowOutcome(RowRef(0), "table", Outcome.REFUSED, reason)
-    failing = SinkState(done=True, error=reason)
+    failing = Done(error=reason)
     ledger.record(
         "incoming", 0, 1, delivered=BitMap64(), outcomes=[outcome], sinks={"table": failing}, owed=BitMap64()
     )

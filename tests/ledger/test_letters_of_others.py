@@ -9,7 +9,7 @@ from pyroaring import BitMap64
 
 from signoff.ledger import DeadLetter, DeadLetters, Ledger, Outcome, RowOutcome, RowRef
 from signoff.ledger.audit import audit_state
-from signoff.ledger.batches import Answer
+from signoff.ledger.batches import HandedOnOutcome
 from signoff.ledger.dead_letters import close_letters, drop_letters
 from signoff.ledger.outcome import Resolution
 from tests.ledger.attempts import attempt
@@ -37,7 +37,7 @@ def bring(ledger: Ledger) -> None:
         ]
         asked = BitMap64(range(end))
         ledger.release(
-            source, 0, end, "table", Answer(asked, BitMap64(), asked - BitMap64(origins), outcomes)
+            source, 0, end, "table", HandedOnOutcome(asked, BitMap64(), asked - BitMap64(origins), outcomes)
         )
 
 

@@ -33,11 +33,11 @@ from signoff.ledger import (
     Resolution,
     RowOutcome,
     RowRef,
-    SinkState,
     close_letters,
     drop_letters,
 )
 from signoff.ledger.audit import audit_state
+from signoff.ledger.batch_state import Done, OwesAll
 from tests.ledger.model import Model
 
 SOURCES = ("north", "south")
@@ -158,7 +158,7 @@ class LedgerMachine(RuleBasedStateMachine):
             end,
             delivered=BitMap64(delivered),
             outcomes=[RowOutcome(RowRef(n, child), stage, how, "bad") for n, child, stage, how in outcomes],
-            sinks={"table": SinkState(done=not owed, attempts=1)},
+            sinks={"table": OwesAll(attempts=1) if owed else Done(attempts=1)},
             owed=BitMap64(owed),
         )
         assert set(state.owed) == model.owed(start, end)

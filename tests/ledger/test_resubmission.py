@@ -128,7 +128,7 @@ def test_resubmit_sends_the_file_and_says_what_became_of_it(
         sent.extend(letters.replays_requested())
         close_letters(dead, letters, [Resolution(*x.key, Outcome.DELIVERED, "delivered") for x in sent])
 
-    monkeypatch.setattr("signoff.engine.replay.replay_now", replay_now)
+    monkeypatch.setattr("signoff.engine.replay.replayer.replay_now", replay_now)
     corrected = file.parent / "corrected.json"
     corrected.write_bytes(b'{"n": 10}')
     done = run("dead-letters", "resubmit", file, "incoming/1", "--payload", corrected, "--json")

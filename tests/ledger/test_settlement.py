@@ -6,7 +6,8 @@ from pathlib import Path
 
 from pyroaring import BitMap64
 
-from signoff.ledger import Follower, Ledger, Outcome, RowOutcome, RowRef, SinkState
+from signoff.ledger import Follower, Ledger, Outcome, RowOutcome, RowRef
+from signoff.ledger.batch_state import Done
 from tests.ledger.attempts import attempt
 
 
@@ -35,7 +36,7 @@ def test_a_refusal_is_transient_only_if_no_row_was_refused_for_good(state: Path)
         ledger.open_batch("incoming", 0, 4, ["archive"])
         ledger.record(
             "incoming", 0, 4, delivered=BitMap64([3]), outcomes=rows,
-            sinks={"archive": SinkState(done=True)}, owed=BitMap64(),
+            sinks={"archive": Done()}, owed=BitMap64(),
         )  # fmt: skip
         settled = follower.poll()
         assert set(settled.refused) == {0, 1, 2}

@@ -245,3 +245,16 @@ def test_a_batch_that_has_more_rows_when_it_comes_again_lacks_none_and_repeats_n
         (6, 8, [6, 7]),
     ]
     notes.close()
+
+
+def test_rows_may_have_columns_that_are_called_like_those_of_the_engine(place: LinkPlace) -> None:
+    sink = sink_at(place)
+    writer = sink.open(Part(FIRST, 0, 0))
+    columns = [pa.array(["incoming/3"]), pa.array(["theirs"]), pa.array([7]), pa.array([3], pa.int64())]
+    writer.write(pa.RecordBatch.from_arrays(columns, ["event_id", "event_id", "_origin", "_origin"]))
+    part = writer.close()
+    assert part is not None
+    sink.commit(FIRST, [part])
+    (event,) = LogReader(place.log).lookup([0]).values()
+    assert (event["message_id"], event["position"]) == ("incoming/3", 3)
+    assert event["payload"] == b'{"event_id":"theirs","_origin":7}'

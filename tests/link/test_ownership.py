@@ -15,10 +15,10 @@ from signoff.ledger.sequences import from_range
 from signoff.link.handover import HandoverSink, LinkPlace
 from signoff.link.notes import LinkNotes
 from signoff.link.ownership import claim_writing
+from signoff.link.source import PipelineSource
 from signoff.log import LogReader
 from signoff.sinks.contract import BatchRef
 from signoff.sources.contract import Resume, Settlement, SourceContext
-from signoff.sources.pipeline import PipelineSource
 from tests.link.test_handover import FIRST, hand_on, sink_at
 
 
@@ -76,7 +76,7 @@ def test_a_fresh_state_may_write_when_all_is_answered_and_its_batches_are_not_ta
     claim(place, first)
     write(place).release()
     answer(place, 10)
-    with pytest.raises(StateError, match=r"link-writer.*has not heard"):
+    with pytest.raises(StateError, match=r"link-writer.*has not read"):
         claim(place, second, "others")
     claim(place, second)
     write(place).release()

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from signoff.log import LogReader, LogWriter
+from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.pipeline.model import LogSettings
-from signoff.sources.contract import EVENT_SCHEMA
 
 RECEIVED_AT = datetime(2021, 5, 1, 10, 0, tzinfo=UTC)
 

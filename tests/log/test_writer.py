@@ -14,9 +14,9 @@ import pytest
 from signoff.errors import LogError, LogFull, LogNoSpace
 from signoff.log import LogReader, LogWriter, trim
 from signoff.log import writer as writer_module
+from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.log.segment import list_segments, segment_path
 from signoff.pipeline.model import LogSettings
-from signoff.sources.contract import EVENT_SCHEMA
 from tests.log.events import batch, numbered, payload, payloads, segments, small_settings, write
 
 

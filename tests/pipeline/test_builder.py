@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from signoff.builder import Pipeline
 from signoff.errors import PipelineError
-from signoff.pipeline.builder import Pipeline
 from signoff.pipeline.graph import Port
 from signoff.pipeline.load import load
 from tests.pipeline.toys import CATALOG, Keep, Lines, Table

@@ -155,9 +155,9 @@ def test_all_problems_of_a_file_come_in_one_run_and_in_its_order(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("name: a\n\tstate: b\n", 2, "a tab stands where only spaces may"),
+        ("name: a\n\tstate: b\n", 2, "a tab is where only spaces may be"),
         ("name: a\nsources: [\n", 3, "this is not YAML"),
-        ("name: a: b\n", 1, 'a ": " stands inside a value'),
+        ("name: a: b\n", 1, 'a ": " is inside a value'),
         ("", 1, "the file is empty"),
         ("- a\n- b\n", 1, "the file is not a mapping"),
         ("name: a\n---\nname: b\n", 2, "more than one document"),

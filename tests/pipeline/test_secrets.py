@@ -17,16 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from signoff.catalog import default
-from signoff.engine.delivery import Pass
-from signoff.engine.poison import last_line
-from signoff.engine.windows import _reason as window_reason
-from signoff.engine.worker_errors import tell_spark
+from signoff.engine.delivery.sink_pass import Pass
+from signoff.engine.spark.stack_traces import last_line
+from signoff.engine.spark.worker_errors import tell_spark
+from signoff.engine.state_queries.window_query import _reason as window_reason
 from signoff.errors import PipelineError
 from signoff.pipeline.load import load
+from signoff.pipeline.overlays import Layers
 from signoff.pipeline.secrets import SecretUrl, excerpt, redact, register_secret, reveal
 from signoff.sinks.contract import BatchRef
 from signoff.sinks.refusal import brief
-from signoff.sources.file_parquet import _brief as parquet_brief
+from signoff.sources.files.parquet_rows import _brief as parquet_brief
 from signoff.sources.stations import SimulationConfig
 from tests.pipeline.toys import GOOD, Table, graph_of, only_problem, problems_of, said
 
@@ -303,9 +304,9 @@ def test_an_error_is_masked_before_a_line_of_it_is_chosen_or_cut(
 
 
 def test_what_spark_says_of_an_expression_is_masked_before_it_is_cut() -> None:
-    from signoff.engine.compile import _first_line
+    from signoff.engine.plan.compile import _first_line
     from signoff.transforms.contract import FieldError
-    from signoff.transforms.parse_json import _from_ddl
+    from signoff.transforms.parsing.parse_json import _from_ddl
 
     secret = "first-half-of-it\nsecond-half-of-it"
     register_secret(secret)
@@ -313,7 +314,7 @@ def test_what_spark_says_of_an_expression_is_masked_before_it_is_cut() -> None:
     assert _first_line("\n") == "no reason was given"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "signoff.transforms.parse_json.StructType.fromDDL",
+            "signoff.transforms.parsing.parse_json.StructType.fromDDL",
             lambda text: (_ for _ in ()).throw(ValueError(f"no such type: {text}")),
         )
         with pytest.raises(FieldError) as raised:
@@ -337,3 +338,56 @@ def test_an_empty_token_is_refused(tmp_path: Path, node: str, how: str, value: s
         load(tmp_path / "p.yaml", default(), {"HTTP_TOKEN": value})
     assert [problem.code for problem in raised.value.problems] == ["bad-value"]
     assert 'field "token": it is empty' in str(raised.value)
+
+
+def _headers(tmp_path: Path, written: str) -> Path:
+    file = tmp_path / "p.yaml"
+    file.write_text(
+        "name: p\nsources: {s: {type: stdin}}\nsinks:\n  o:\n    type: http\n    input: s\n    url: 'http://h/'\n"
+        f"    headers:\n      Authorization: {written}\n"
+    )
+    return file
+
+
+@pytest.mark.parametrize(
+    "written", ['"Bearer ${EMPTY}"', '"${EMPTY}"', '"Bearer ${file:empty}"', "Bearer", '""']
+)
+def test_a_header_that_lacks_its_secret_is_refused_and_not_sent_without_it(
+    tmp_path: Path, written: str
+) -> None:
+    (tmp_path / "empty").write_text("\n")
+    file = _headers(tmp_path, written)
+    with pytest.raises(PipelineError) as raised:
+        load(file, default(), {"EMPTY": " "})
+    problem = raised.value.problems[-1]
+    assert (problem.code, problem.line) == ("bad-value", 9 if "$" in written else 4)
+    assert "empty" in problem.message
+    if "$" in written:  # whoever only looks at a pipeline needs no secret of it
+        load(file, default(), {"EMPTY": " "}, require_secrets=False)
+
+
+def test_a_secret_may_be_empty_where_its_default_says_so(tmp_path: Path) -> None:
+    graph = load(_headers(tmp_path, '"Key k${EMPTY:-}"'), default(), {"EMPTY": ""})
+    assert graph.nodes["o"].config.headers["Authorization"].get_secret_value() == "Key k"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("where", ["file", "overlay", "new node of an overlay"])
+@pytest.mark.parametrize("bare", ["token:", "token: # later", "token: null"])
+def test_a_token_with_nothing_behind_it_does_not_mean_that_everybody_may_come_in(
+    tmp_path: Path, where: str, bare: str
+) -> None:
+    source = "sources:\n  s:\n    type: http\n    port: 0\n    "
+    main = {"file": source + bare, "overlay": source + "token: t", "new node of an overlay": ""}[where]
+    over = "" if where == "file" else source + bare
+    (tmp_path / "p.yaml").write_text(f"{main}\nname: p\nsinks: {{o: {{type: console, input: s}}}}\n")
+    (tmp_path / "over.yaml").write_text(f"{over}\nx-over: 1\n")
+    layers = Layers(overlays=(str(tmp_path / "over.yaml"),))
+    if bare == "token: null":  # that was written on purpose
+        graph = load(tmp_path / "p.yaml", default(), layers=layers)
+        assert graph.nodes["s"].config.token is None  # type: ignore[attr-defined]
+        return
+    with pytest.raises(PipelineError) as raised:
+        load(tmp_path / "p.yaml", default(), layers=layers)
+    (problem,) = raised.value.problems
+    assert (problem.code, problem.line) == ("bad-value", 5)
+    assert 'source "s" field "token": it has no value' in problem.message

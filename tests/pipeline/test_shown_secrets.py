@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from signoff.catalog import default
 from signoff.cli import app
 from signoff.errors import PipelineError
-from signoff.pipeline.layers import Layers
 from signoff.pipeline.load import load
+from signoff.pipeline.overlays import Layers
 from signoff.pipeline.syntax import parse
 
 BASE = "name: p\nstate: ./state\nsources: {s: {type: files, path: './in/*.jsonl'}}\n"

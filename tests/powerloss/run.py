@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from signoff.engine import session
-from signoff.pipeline.model import SparkSettings
+from signoff.engine.spark import session
+from signoff.pipeline.settings import SparkSettings
 from tests.powerloss.mount import missing
 from tests.powerloss.scene import KINDS, Scene
 from tests.promises.product import Inline

@@ -26,14 +26,18 @@ from tests.promises.product import SOON, Product
 
 BEGIN = 1_600_000_020
 """A full minute, in seconds since the epoch."""
-SCHEMA = "t TIMESTAMP, key STRING, n INT"
+SCHEMA = "t TIMESTAMP, key STRING, n INT, filler STRING"
 WINDOW = {
     "type": "window",
     "input": "parsed",
     "time": "t",
     "size": "1m",
     "keys": ["key"],
-    "aggregates": {"events": "count(*)", "numbers": "to_json(sort_array(collect_list(n)))"},
+    "aggregates": {
+        "events": "count(*)",
+        "numbers": "to_json(sort_array(collect_list(n)))",
+        "filler": "max(filler)",  # so that rows in front of the window have a size
+    },
     "allowed_lateness": "0s",
     "idle_after": "2s",
 }
@@ -133,6 +137,16 @@ class Recorded:
         kinds = ("remove", "rename")
         gone = [i for i, change in enumerate(self.changes) if change[0] in kinds and change[2] in names]
         return gone[-1] + 1
+
+    def window_log_trimmed(self) -> int:
+        """The first moment from then on in which part of the log in front of the window is removed."""
+        first, disk = self.all_acknowledged(), replay(self.image, self.changes)
+        log = disk.find("/p/state/log/counts.buffer")
+        assert log is not None
+        for place, change in enumerate(self.changes):
+            if change[0] == "remove" and change[1] == log.number and change[2].endswith(".log"):
+                return max(first, place + 1)
+        raise AssertionError("nothing of the log in front of the window was removed")
 
     def _after(self, moment: int) -> int:
         return next(i + 1 for i, each in enumerate(self.moments) if each >= moment)

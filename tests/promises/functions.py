@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 import signoff
@@ -46,6 +46,15 @@ def unchanged(df: DataFrame) -> DataFrame:
 
 def twice(df: DataFrame) -> DataFrame:
     return df.where("n <> 3").withColumn("twice", F.col("n") * 2)
+
+
+def without_twos(df: DataFrame) -> DataFrame:
+    return df.where("n % 5 <> 2")
+
+
+def numbered(df: DataFrame) -> DataFrame:
+    """Depends on which other rows are there."""
+    return df.withColumn("place", F.row_number().over(Window.orderBy("n")))
 
 
 def lose_origins(df: DataFrame) -> DataFrame:

@@ -39,19 +39,19 @@ from typer.testing import CliRunner
 
 from signoff.catalog import default
 from signoff.cli import app
-from signoff.engine.children import Child
-from signoff.engine.control import Control
+from signoff.engine.batch.interrupts import Interrupts
 from signoff.engine.engine import Engine
-from signoff.engine.lock import engine_lock
-from signoff.engine.supervise import STILL_OWED, Run, RunOptions
 from signoff.errors import PipelineError
 from signoff.intake import Status, read_status
 from signoff.ledger import Ledger
-from signoff.ledger.runlock import RunLock
+from signoff.ledger.engine_lock import engine_lock
+from signoff.ledger.run_lock import RunLock
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.load import load
-from signoff.sources.http import ADDRESS_FILE
+from signoff.run.processes import Child
+from signoff.run.supervisor import STILL_OWED, Run, RunOptions
+from signoff.sources.http.source import ADDRESS_FILE
 from tests.intake.forked import ForkedChild
 from tests.servers import PATIENCE_S, wait_until
 
@@ -404,7 +404,7 @@ class InlineRunning:
         self._failure: BaseException | None = None
         graph = product.graph()
         self.engine = InlineEngine(graph, spark, options, engine_when)
-        self._run = Run(graph, options, product.file, engine=self.engine, intake=ForkedChild)
+        self.run = Run(graph, options, product.file, engine=self.engine, intake=ForkedChild)
         self._thread = threading.Thread(target=self._execute, name="run", daemon=True)
         self._thread.start()
 
@@ -427,19 +427,19 @@ class InlineRunning:
         return Completed(self._code, self.output)
 
     def terminate(self, timeout: float = PATIENCE_S) -> Completed:
-        self._run.stop_requested = True
+        self.run.stop_requested = True
         return self.wait(timeout)
 
     def clean_up(self) -> None:
         self.engine.ask_to_stop(within_s=0.0)
-        self._run.stop_requested = True
+        self.run.stop_requested = True
         self._thread.join(PATIENCE_S)
         assert self.ended, f"the run does not end:\n{self.output}"
 
     def _execute(self) -> None:
         try:
             with _logged_to(self._log):
-                self._code = self._run.execute()
+                self._code = self.run.execute()
         except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
             self._failure = error
 
@@ -452,14 +452,14 @@ class InlineEngine(Child):
     ) -> None:
         super().__init__("the engine", "", b"")
         self._graph, self._spark, self._options, self._when = graph, spark, options, when
-        self._control = Control()
+        self._control = Interrupts()
         self._thread: threading.Thread | None = None
         self._code: int | None = None
 
     def start(self) -> None:
         self._started = time.monotonic()
         self._code = None
-        self._control = Control(patience_s=self._options.patience_s)
+        self._control = Interrupts(patience_s=self._options.patience_s)
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
         self._thread.start()
 
@@ -553,6 +553,6 @@ def _is_worker(process: psutil.Process) -> bool:
     """Forked from a daemon, so it has the daemon's command line."""
     with suppress(psutil.NoSuchProcess):
         parent, command = process.parent(), process.cmdline()
-        is_daemon = "signoff.engine.daemon" in command and "pyspark.worker" in command
+        is_daemon = "signoff.engine.spark.daemon" in command and "pyspark.worker" in command
         return is_daemon and parent is not None and parent.cmdline() == command
     return False

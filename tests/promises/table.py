@@ -73,6 +73,23 @@ PROMISES: dict[str, dict[int, str]] = {
         45: "Everything that was not fsynced is gone: nothing is lost, nothing is delivered under two ids.",
         46: "No message, header, file or request stops its source; no slow client keeps others out.",
     },
+    "Jobs": {
+        47: "The same event twice starts one run; a kill at any moment leaves one report.",
+        48: "The event that started a run is acknowledged when its report is there. A run that fails is "
+        "retried, then the event meets its `on_failure`.",
+        49: "Many events of one key: one run, or as many as the cool-down allows; each is settled by a run "
+        "that covers its data.",
+    },
+    "Service": {
+        54: "The service is killed: every pipeline comes back as it was asked to be; running ones were never "
+        "interrupted, or resume without loss.",
+        55: "A pipeline is updated while it runs: checked first, drained, changed, started; if the new one "
+        "does not start, the old one runs again. In-flight events are settled by one of the two.",
+    },
+    "Watching": {
+        57: "An event that is sampled has one trace from receipt to acknowledgement, through every sink; the "
+        "context that a message brings is continued, and handed on.",
+    },
     "Account": {
         38: "Received = delivered + dropped + dead-lettered + refused + expired + in flight, at any moment.",
         39: "Where an event is, and why it is not acknowledged, has an answer.",

@@ -15,11 +15,14 @@ from typing import Any
 
 import psycopg
 import pytest
+from pyspark.sql import SparkSession
 
 from signoff.sources.stations import Simulation, SimulationConfig
 from signoff.sources.stations_text import Kind
-from signoff_alarms import pipeline, topology
+from signoff_alarms import pipeline, reporting, topology
+from signoff_alarms.analyses import Analysis, Home
 from signoff_alarms.simulator import Sent, simulate
+from tests.alarms import expected
 from tests.brokers import RabbitMQ
 from tests.promises.product import Inline
 from tests.servers import PostgresServer
@@ -32,12 +35,13 @@ Key = tuple[datetime, int, int, int]
 Identity = tuple[Any, ...]
 Table = Callable[[str], list[dict[str, Any]]]
 COUNT, SEED = 9_000, 11
-SIMULATION = {"per_day": 60_000, "errors": 200, "late": 0.03, "late_by": 10_800}
+SIMULATION = {"per_day": 60_000, "errors": 200, "late": 0.03, "late_by": 10_800, "low_battery": 309}
 TEN_MINUTES, HOUR = timedelta(minutes=10), timedelta(hours=1)
 QUEUES = (*topology.QUEUES.values(), topology.OTHER_QUEUE)
 UNSET = 999_999
 FIELDS = ("stationId", "dataPointId", "alarmId", "value", "valueThreshold", "isActive")
-WINDOWS = ("failed_equipment", "grid_voltage", "frequent_failures")
+WINDOWS = ("failed_equipment", "grid_voltage", "battery_low_voltage", "frequent_failures")
+RESULTS = ("failed_equipment", "grid_voltage", "battery_low_voltage", "alerts")
 FORM = ["event_id", "windowStart", "windowEnd", "stationId", "datapointId", "alarmId"]
 
 
@@ -58,10 +62,14 @@ def is_outage(alarm: Alarm) -> bool:
     return alarm["dataPointId"] == 121 and alarm["alarmId"] in (308, 309)
 
 
+def is_low_battery(alarm: Alarm) -> bool:
+    return alarm["dataPointId"] == 141 and alarm["alarmId"] == 309
+
+
 def has_no_result(alarm: Alarm) -> bool:
     """A dead letter: it cannot be read, lacks a field, or is to be counted and has no time."""
     if alarm["kind"] in (Kind.NULL_TIME, Kind.ABSURD_TIME):
-        return is_failure(alarm) or is_outage(alarm)
+        return is_failure(alarm) or is_outage(alarm) or is_low_battery(alarm)
     return not is_sound(alarm)
 
 
@@ -133,6 +141,11 @@ def check_results(alarms: list[Alarm], table: Table) -> dict[str, Counter[Identi
     }
     for key, group in expected.items():
         assert found[key]["meanDeviation"] == pytest.approx(deviation(group))
+    batteries = without(filter(is_low_battery, sound), missed["battery_low_voltage"])
+    found = results(table("battery_low_voltage"), HOUR)
+    assert {key: row["numberOfBatteryLowVoltage"] for key, row in found.items()} == {
+        key: len(group) for key, group in grouped(batteries, HOUR).items()
+    }
     # An alarm that missed some of its overlapping windows is in the others: those cannot be told from here.
     some = [alarm for alarm in failures if missed["frequent_failures"][identity(alarm)]]
     doubtful = set(grouped(some, HOUR, TEN_MINUTES))
@@ -166,12 +179,12 @@ def check_messages(messages: list[dict[str, Any]], table: Table, *tables: str) -
 
 @pytest.mark.case(36)
 def test_windows_say_what_the_simulation_says_and_every_alarm_is_in_one_or_late_or_a_dead_letter(
-    inline: Make,
+    inline: Make, spark: SparkSession
 ) -> None:
     product = inline()
     sources = pipeline.simulated(count=COUNT, seed=SEED, max_events_per_batch=2_000, simulation=SIMULATION)
     product.write(pipeline.analysis(pipeline.embedded(sources, idle_after="1s")))
-    done = product.run_once()
+    done = product.run_once(500)
     assert done.code == 0, done.output
 
     def table(name: str) -> list[dict[str, Any]]:
@@ -195,9 +208,22 @@ def test_windows_say_what_the_simulation_says_and_every_alarm_is_in_one_or_late_
         len(dead),
         0,
     )
-    check_messages(product.rows("out/notifications"), table, "failed_equipment", "grid_voltage", "alerts")
+    check_messages(product.rows("out/notifications"), table, *RESULTS)
     check_messages(product.rows("out/critical.alerts.queue"), table, "alerts")
     _check_archive(product, alarms)
+    _check_reports(product, spark)
+
+
+def _check_reports(product: Inline, spark: SparkSession) -> None:
+    """Late alarms are counted there, so that nothing is missing."""
+    alarms = expected.alarms(COUNT, SEED, **SIMULATION)
+    begin, end = "2021-05-01T00:00:00Z", "2021-05-02T00:00:00Z"
+    period = reporting.Period(datetime.fromisoformat(begin), datetime.fromisoformat(end))
+    for name in (Analysis.PART_OF_DAY, Analysis.REPEATED_FAILURES):
+        out = product.directory / "told"
+        (file,) = reporting.make(Home(product.directory), name, period, ["json"], out, spark=spark)
+        found, due = json.loads(file.read_text())["rows"], expected.rows(name, alarms, begin, end)
+        assert sorted(map(str, found)) == sorted(map(str, due))
 
 
 def _check_archive(product: Inline, alarms: list[Alarm]) -> None:
@@ -230,7 +256,7 @@ def broker(rabbitmq: RabbitMQ) -> Iterator[RabbitMQ]:
 
 
 def _forget(rabbitmq: RabbitMQ) -> None:
-    for queue in (*QUEUES, topology.RESULTS_QUEUE, topology.CRITICAL_QUEUE):
+    for queue in (*topology.SOURCE_QUEUES, topology.RESULTS_QUEUE, topology.CRITICAL_QUEUE):
         rabbitmq.delete_queue(queue)
     for exchange in (topology.EXCHANGE, f"{topology.EXCHANGE}.other", topology.RESULTS):
         rabbitmq.delete_exchange(exchange)
@@ -252,7 +278,7 @@ def test_the_same_from_the_queues_of_rabbitmq_to_its_exchange_and_to_postgresql(
     product.write(pipeline.analysis(places))
     # All before the engine begins, so that none of the queues is taken for one that is silent.
     begun = lambda: sum(map(product.received, pipeline.from_queues())) == SMALL  # noqa: E731
-    done = product.start("--once", engine_when=begun).wait(400)
+    done = product.start("--once", engine_when=begun).wait(500)
     assert done.code == 0, done.output
     with psycopg.connect(postgres.url) as connection:
 
@@ -268,14 +294,14 @@ def test_the_same_from_the_queues_of_rabbitmq_to_its_exchange_and_to_postgresql(
         try:
             check_results(sent(SMALL), table)
             told = [json.loads(message.body) for message in broker.take(topology.RESULTS_QUEUE)]
-            check_messages(told, table, "failed_equipment", "grid_voltage", "alerts")
+            check_messages(told, table, *RESULTS)
             critical = [json.loads(message.body) for message in broker.take(topology.CRITICAL_QUEUE)]
             check_messages(critical, table, "alerts")
         finally:
-            for name in ("failed_equipment", "grid_voltage", "alerts", "late_alarms"):
+            for name in (*RESULTS, "late_alarms"):
                 connection.execute(f'DROP TABLE IF EXISTS "{name}"')
     assert product.balanced
-    assert all(broker.count(queue) == 0 for queue in QUEUES)
+    assert all(broker.count(queue) == 0 for queue in topology.SOURCE_QUEUES)
 
 
 def test_routing_sends_each_alarm_to_the_queue_of_its_sensor_as_it_came(
@@ -290,9 +316,11 @@ def test_routing_sends_each_alarm_to_the_queue_of_its_sensor_as_it_came(
     assert done.code == 0, done.output
     due = defaultdict(list)
     for line in lines:
-        if (sensor := _sensor(line)) is not None:
-            due[topology.QUEUES.get(sensor, topology.OTHER_QUEUE)].append(line)
-    for queue in QUEUES:
+        if (fields := _fields(line)) is not None:
+            sensor, alarm = fields
+            queue = topology.QUEUES.get(sensor, topology.OTHER_QUEUE)
+            due[topology.FAILED_QUEUE if alarm == 303 else queue].append(line)
+    for queue in topology.SOURCE_QUEUES:
         assert sorted(message.body for message in broker.take(queue)) == sorted(due[queue])
     account = product.account("stations")
     routed = sum(map(len, due.values()))
@@ -300,10 +328,11 @@ def test_routing_sends_each_alarm_to_the_queue_of_its_sensor_as_it_came(
     assert routed < len(lines)
 
 
-def _sensor(line: bytes) -> int | None:
-    """Of an alarm that can be read so far."""
+def _fields(line: bytes) -> tuple[int, int | None] | None:
+    """Sensor and alarm, of a message that can be read so far."""
     try:
-        sensor = json.loads(line).get("dataPointId")
+        message = json.loads(line)
     except ValueError:
         return None
-    return sensor if isinstance(sensor, int) else None
+    sensor, alarm = message.get("dataPointId"), message.get("alarmId")
+    return (sensor, alarm) if isinstance(sensor, int) else None

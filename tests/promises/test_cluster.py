@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from signoff.cli import new_plugin
 from tests.clusters import SparkCluster, why_no_blind_worker
-from tests.promises.product import HTTP, PARSE, SPARK, Product
+from tests.examples.packages import pip_install
+from tests.promises.product import FILES, HTTP, PARSE, SPARK, Product
 
 SINKS = {
     "table": {"type": "sqlite", "input": "parsed", "path": "./out/rows.db", "table": "events"},
@@ -65,3 +67,25 @@ def test_a_worker_without_the_shared_disk_writes_nothing_that_counts_as_delivere
         done = product.start().wait()
         assert done.code == 2 and "[not-shared]" in done.output, done.output
         assert str(product.directory / "out") in done.output
+
+
+@pytest.mark.spark
+@pytest.mark.crash
+def test_a_worker_without_the_package_of_a_sink_is_found_before_an_event_is_touched(
+    tmp_path: Path, cluster: SparkCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    new_plugin.write("sink", "acme", tmp_path / "signoff-acme")
+    pip_install(site, [tmp_path / "signoff-acme"])
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    cluster.add_worker(blind=site)
+    nodes = {"sources": {"incoming": FILES}, "transforms": {"parsed": PARSE}}
+    sink = {"type": "acme", "input": "parsed", "path": "./out"}
+    with Product(
+        tmp_path / "p", spark=_on(cluster.master, shared=True), sinks={"out": sink}, **nodes
+    ) as product:
+        product.put("a.jsonl", [{"n": 0}])
+        done = product.run_once()
+        assert done.code == 2 and "[not-shared]" in done.output, done.output
+        assert "signoff_acme/" in done.output, done.output
+        assert [*product.directory.glob("in/*.jsonl")]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import random
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,10 +19,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from signoff.catalog import default
 from signoff.errors import PipelineError
 from signoff.pipeline.load import load
-from signoff.sources.files import FilesConfig
+from signoff.sources.files.config import FilesConfig
 from signoff.transforms.contract import Step
 from signoff.transforms.frame import begin
-from signoff.transforms.parse_csv import ParseCsvConfig
+from signoff.transforms.parsing.parse_csv import ParseCsvConfig
+from tests.fuzz.targets import mutated
 from tests.promises.product import Inline, books
 
 Make = Callable[..., Inline]
@@ -137,7 +141,7 @@ def parsed(spark: SparkSession, texts: Sequence[str], **fields: Any) -> list[str
     )
     frame, view = begin(rows, ("payload",), "incoming", "dead_letter")
     config = ParseCsvConfig.model_validate({"type": "parse_csv", "input": "incoming", **fields})
-    made = config.compile(Step("parsed", Path(), streaming=False), view)[None]
+    made = config.compile(Step("parsed", Path()), view)[None]
     (error,) = (each for each in frame.errors if each.stage == "parsed")
     assert error.describe is not None
     values = [F.col(physical).cast("string") for physical in made.columns.values()]
@@ -180,6 +184,8 @@ def test_a_value_is_never_rounded_cut_or_completed(spark: SparkSession) -> None:
         "d": ["2026-11-18 garbage", "2026", "2026-11", "2026-11-18T10:00", "2026-02-30"],
         "t": ["12:30", "2026", "2026-11-18T12:00:00.1234569Z", "2026-11-18T12:00:00 Nowhere/Land"],
         "l": ["2026-11-18T12:00:00+05:00", "2026-11-18T12:00:00Z", "12:30"],
+        "w": ["1e400", "-1e400", "1e-400", "12d", "1f", "0x1p3", f"1{'0' * 400}"],
+        "f": ["1e39", "0.1e-60"],
     }
     texts = [
         ",".join(text if name == column else "" for name in wrong)
@@ -187,11 +193,11 @@ def test_a_value_is_never_rounded_cut_or_completed(spark: SparkSession) -> None:
         for text in each
     ]
     right = [
-        " -1.50 ,2026-11-18,2026-11-18T12:00:00.123456+05:00,2026-11-18 12:30",
-        ".5,,2026-11-18 12:00:00.1234560 Europe/Berlin,2026-11-18T12:30:01.5",
-        "1.2300000,,2026-11-18,2026-11-18",
+        " -1.50 ,2026-11-18,2026-11-18T12:00:00.123456+05:00,2026-11-18 12:30,-1e308,-inf",
+        ".5,,2026-11-18 12:00:00.1234560 Europe/Berlin,2026-11-18T12:30:01.5,0e5,0.0",
+        "1.2300000,,2026-11-18,2026-11-18,NaN,1.5",
     ]
-    schema = "p DECIMAL(10,2), d DATE, t TIMESTAMP, l TIMESTAMP_NTZ"
+    schema = "p DECIMAL(10,2), d DATE, t TIMESTAMP, l TIMESTAMP_NTZ, w DOUBLE, f FLOAT"
     found = parsed(spark, [*texts, *right], schema=schema)
     columns = [column for column, each in wrong.items() for _ in each]
     for column, text, one in zip(columns, texts, found, strict=False):
@@ -200,9 +206,9 @@ def test_a_value_is_never_rounded_cut_or_completed(spark: SparkSession) -> None:
     times = [datetime(2026, 11, 18, 7, 0, 0, 123456), datetime(2026, 11, 18, 11, 0, 0, 123456)]
     local = [str(time.replace(tzinfo=UTC).astimezone(ZoneInfo(zone)).replace(tzinfo=None)) for time in times]
     first, second, third = found[len(texts) :]
-    assert first == ["-1.50", "2026-11-18", local[0], "2026-11-18 12:30:00"]
-    assert second == ["0.50", None, local[1], "2026-11-18 12:30:01.5"]
-    assert third[0] == "1.23" and third[3] == "2026-11-18 00:00:00", third
+    assert first == ["-1.50", "2026-11-18", local[0], "2026-11-18 12:30:00", "-1.0E308", "-Infinity"]
+    assert second == ["0.50", None, local[1], "2026-11-18 12:30:01.5", "0.0", "0.0"]
+    assert third[0] == "1.23" and third[3:] == ["2026-11-18 00:00:00", "NaN", "1.5"], third
 
 
 @pytest.mark.parametrize(
@@ -242,3 +248,28 @@ def test_csv_that_is_parsed_once_more_is_a_problem_with_a_hint(tmp_path: Path, s
 def test_fields_of_csv_that_contradict_each_other_are_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         FilesConfig.model_validate({"type": "files", **fields})
+
+
+LINES = (b'1,a,"b ""c"""', b"1,2,3", b'"x,y",,z', b",,", b' 1 ,"two\nlines",\xc3\xa9', b"a\\,b,c,d")
+
+
+@pytest.mark.spark
+@pytest.mark.case(5, 46)
+def test_generated_lines_become_their_values_or_a_reason(spark: SparkSession) -> None:
+    """Whatever stands in a line, none is left out, and none fails its neighbours."""
+    generator = random.Random(11)
+    texts = [
+        mutated(generator, generator.choice(LINES), most=4).decode(errors="replace") for _ in range(2_000)
+    ]
+    found = parsed(spark, texts, schema="a STRING, b STRING, c STRING")
+    assert len(found) == len(texts)
+    assert 100 < sum(isinstance(one, str) for one in found) < 1_900
+    for text, one in zip(texts, found, strict=True):
+        if isinstance(one, str):
+            assert one, text
+            continue
+        try:
+            (wanted,) = csv.reader(io.StringIO(text.rstrip("\r\n"), newline=""), strict=True)
+        except (csv.Error, ValueError):
+            continue  # what is meant is not certain
+        assert one == [value or None for value in wanted], text

@@ -48,6 +48,7 @@ def test_a_sink_that_is_down_ends_with_3_and_the_next_run_goes_on_with_0(
     done = product.run_once(120, "--patience-seconds", "1")
     assert done.code == 3, done.output
     assert 'sink "first" still fails' in done.output
+    assert "what it owes is kept, and the next run tries again" in done.output
     assert "StackOverflowError" not in done.output, "a query that is ended leaves no Java trace behind"
     assert file.exists()
     assert product.account() == books(in_flight=2)

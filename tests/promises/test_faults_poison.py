@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from signoff.engine import query
+from signoff.engine.query import base as query
 from tests.promises.product import SPARK
 
 pytestmark = [pytest.mark.spark]

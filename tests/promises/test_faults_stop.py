@@ -35,7 +35,7 @@ def test_what_is_in_flight_is_finished_before_a_run_ends(inline, webhook):
     answer = product.post({"n": 1}, headers=JSON)
     hold.wait_for(1)
     address = product._address("incoming")
-    running._run.stop_requested = True
+    running.run.stop_requested = True
     running.wait_for(lambda: product.intake_status().state == "stopped")
     turned_away = httpx.post(address, json={"n": 2}, trust_env=False, timeout=60)
     assert turned_away.status_code == 503 and "stopping" in turned_away.text

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from signoff.catalog import default
-from signoff.engine.check import check
+from signoff.engine.spark_check import check
 from signoff.errors import StateError
 from signoff.pipeline.load import load
-from signoff.state.open_groups import OpenGroups
+from signoff.stateful.open_groups import OpenGroups
 from tests.promises.product import FILES, HTTP, SOON, Inline, Product, books
 from tests.promises.test_settling import assert_waits, code, webhook_sink
 from tests.promises.test_windows import written

@@ -172,4 +172,4 @@ def test_a_second_writer_on_a_link_is_refused_before_it_receives_anything_and_th
 
 def handed_on(product: Inline) -> bool:
     with product.ledger() as ledger:
-        return any(batch.sinks["second"].handed for batch in ledger.open_batches("incoming"))
+        return any(batch.sinks["second"].handed_on for batch in ledger.open_batches("incoming"))

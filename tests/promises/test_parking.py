@@ -16,6 +16,10 @@ Make = Callable[..., Inline]
 ROUTED = {"type": "route", "input": "parsed", "routes": {"a": "n < 10", "b": "n >= 10"}}
 
 
+def archive() -> dict[str, object]:
+    return {"type": "files", "input": "made", "path": "out"}
+
+
 def both(source: dict[str, object], a: WebhookServer, b: WebhookServer) -> dict[str, object]:
     """A pipeline whose every event goes to both."""
     sinks = {"a": webhook_sink(a, "parsed"), "b": webhook_sink(b, "parsed")}
@@ -44,6 +48,33 @@ def test_later_events_of_other_routes_are_settled_while_one_route_is_down(
     assert code(owed) == 200
     assert b.accepted_ids == [f"incoming/{n}" for n in range(1, 6)], "b has no second copy"
     assert product.account() == books(delivered=6)
+
+
+@pytest.mark.case(15)
+def test_behind_a_function_on_dataframes_a_sink_that_is_down_or_slow_with_one_row_holds_up_no_other(
+    inline: Make, webhooks: list[WebhookServer]
+) -> None:
+    a, b, _ = webhooks
+    failing = a.answer(503)
+    twice = {"type": "python", "input": "parsed", "function": "tests.promises.functions:twice"}
+    product = inline(
+        sources={"incoming": HTTP},
+        transforms={"parsed": PARSE, "made": twice, "routed": ROUTED | {"input": "made"}},
+        sinks={"a": webhook_sink(a, "routed.a"), "b": webhook_sink(b, "routed.b"), "all": archive()},
+    )
+    running = product.start()
+    owed = product.post([{"n": 1}, {"n": 3}, {"n": 20}])
+    running.wait_for(lambda: 'sink "a" failed on batch' in running.output)
+    for n in range(10, 15):
+        assert code(product.post({"n": n})) == 200, "it goes to b only"
+    assert_waits(owed)
+    failing.stop()
+    assert code(owed) == 200
+    assert a.accepted_ids == ["incoming/0"]
+    assert b.accepted_ids == [f"incoming/{n}" for n in range(2, 8)], "b has no second copy"
+    running.terminate()
+    assert [row["twice"] for row in product.rows("out")] == [2, 40, 20, 22, 24, 26, 28]
+    assert product.account() == books(delivered=7, dropped=1)
 
 
 @pytest.mark.case(15)

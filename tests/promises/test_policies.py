@@ -191,7 +191,7 @@ def test_of_ten_rows_only_the_one_that_failed_is_sent_again(inline: Make, webhoo
 @pytest.mark.case(16)
 @pytest.mark.parametrize(
     ("policy", "status", "counted"),
-    [("dead_letter", 200, "dead_lettered"), ("refuse", 422, "refused"), ("drop", 200, "dropped")],
+    [("dead_letter", 200, "dead_lettered"), ("refuse", 503, "refused"), ("drop", 200, "dropped")],
 )
 def test_when_retries_are_exhausted_the_configured_policy_applies(
     inline: Make, webhook: WebhookServer, policy: str, status: int, counted: str

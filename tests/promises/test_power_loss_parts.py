@@ -17,19 +17,20 @@ import pyarrow as pa
 import pytest
 
 from signoff.durable import make_directory
-from signoff.engine.receipts import read_receipts, receipts_directory, write_receipt
+from signoff.engine.delivery.receipts import read_receipts, receipts_directory, write_receipt
 from signoff.ledger import DeadLetters, Ledger
 from signoff.link.handover import LinkPlace
 from signoff.link.notes import LinkNotes
 from signoff.log import LogReader, LogWriter, exclude, trim
 from signoff.log.exclusions import excluded
 from signoff.sinks.contract import BatchRef, Part
-from signoff.sinks.files import FilesSink
+from signoff.sinks.files.sink import FilesSink
 from signoff.sinks.sqlite import SqliteSink
-from signoff.sources.file_moves import move, sync
-from signoff.sources.file_registry import FileRegistry, Found
-from signoff.state.loss import Loss
-from signoff.state.marks import Marks, Progress
+from signoff.sources.files.moves import move, sync
+from signoff.sources.files.registry import FileRegistry, Found
+from signoff.stateful.lost_state import LostState
+from signoff.stateful.watermarks import Watermarks
+from signoff.transforms.window.watermark_rule import WatermarkRule
 from tests.ledger.attempts import attempt
 from tests.ledger.test_dead_letters import letter
 from tests.link.test_handover import hand_on, ids, sink_at
@@ -144,7 +145,7 @@ def test_what_a_link_was_handed_survives_a_loss_of_power(survives: Survives) -> 
 @pytest.mark.case(45)
 def test_marks_of_time_and_the_file_registry_survive_a_loss_of_power(survives: Survives) -> None:
     def act(place: Path) -> None:
-        marks = Marks(place / "links" / "marks.db", Progress(0), ["incoming"])
+        marks = Watermarks(place / "links" / "marks.db", WatermarkRule(0), ["incoming"])
         marks.reach(5_000)
         marks.stamp(BATCH)
         make_directory(place / "intake")  # as the intake does
@@ -154,7 +155,7 @@ def test_marks_of_time_and_the_file_registry_survive_a_loss_of_power(survives: S
         registry.save([file])
 
     def check(place: Path) -> None:
-        marks = Marks(place / "links" / "marks.db", Progress(0), ["incoming"])
+        marks = Watermarks(place / "links" / "marks.db", WatermarkRule(0), ["incoming"])
         assert marks.mark == 5_000 and marks.stamp_at("incoming", 1) == 5_000
         marks.close_store()
         with closing(FileRegistry(place / "intake" / "files.db")) as registry:
@@ -196,7 +197,7 @@ def test_a_commit_that_was_interrupted_before_its_sync_is_synced_when_it_comes_a
         part = writer.close()
         assert part is not None
         with monkeypatch.context() as patched:
-            patched.setattr("signoff.sinks.file_commit.sync_directory", lambda _: None)
+            patched.setattr("signoff.sinks.files.commit.sync_directory", lambda _: None)
             sink.commit(BATCH, [part])
         sink.commit(BATCH, [part])
 
@@ -257,11 +258,11 @@ def test_that_a_state_was_given_up_survives_a_loss_of_power(survives: Survives) 
     def act(place: Path) -> None:
         link = LinkPlace(place / "log", place / "notes")
         sink_at(link).prepare()
-        loss = Loss(link)
+        loss = LostState(link)
         loss.note(7)
         loss.give_up()
 
-    survives(act, lambda place: _equal(Loss(LinkPlace(place / "log", place / "notes")).given_up, 7))
+    survives(act, lambda place: _equal(LostState(LinkPlace(place / "log", place / "notes")).given_up, 7))
 
 
 @pytest.mark.case(45)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from signoff.engine.windows import Silence
+from signoff.engine.state_queries.window_query import Silence
 from tests.brokers import RabbitMQ
 from tests.promises.product import LATER, SOON, Inline, books
 from tests.servers import WebhookServer, wait_until

@@ -74,7 +74,7 @@ def random_world(seed: int) -> World:
     ports: dict[str, Rows] = {"parsed": lambda event: [event]}
     for number in range(rng.randint(2, 4)):
         given = rng.choice(list(ports)[-3:])
-        kinds = ["filter", "route", "unlucky"] + (["unfold"] if "unfolded" not in given else [])
+        kinds = ["filter", "route", "frame", "unlucky"] + (["unfold"] if "unfolded" not in given else [])
         _add_step(world, rng.choice(kinds), f"step{number}", given, ports, rng)
     for number in range(rng.randint(1, 3)):
         port = rng.choice(list(ports)[-4:])
@@ -101,6 +101,10 @@ def _add_step(
             ports[f"{name}.{output}"] = lambda event, rest=rest: [
                 row for row in before(event) if row["n"] % 2 == rest
             ]
+    elif kind == "frame":
+        function = "tests.promises.functions:without_twos"
+        world.transforms[name] = {"type": "python", "input": given, "function": function}
+        ports[name] = lambda event: [row for row in before(event) if row["n"] % 5 != 2]
     elif kind == "unfold":
         name = f"{name}_unfolded"
         world.transforms[name] = {"type": "unfold", "input": given, "column": "parts", "as": "part"}

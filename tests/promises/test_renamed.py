@@ -120,12 +120,38 @@ def test_an_owed_row_that_a_changed_condition_leaves_out_is_a_letter_and_so_is_o
     assert product.run_once().code == 0
     found = {(x["event_id"], x["stage"]) for x in product.dead_letters()}
     assert found == {("incoming/2", "first"), ("incoming/0", "second"), ("incoming/2", "second")}
+    assert all('changed (the condition of "even")' in x["reason"] for x in product.dead_letters())
     assert [row["n"] for row in second.accepted] == [4]
     assert product.account() == books(delivered=1, dropped=3, dead_lettered=2)
     done = replay(product, "incoming/2", "--stage", "second")
     assert done.code == 1 and 'left out by "even" (the condition does not hold)' in done.output
     assert product.command("dead-letters", "drop", str(product.file), "--all").code == 0
     assert product.account() == books(delivered=2, dropped=4)
+
+
+@pytest.mark.case(44)
+def test_of_a_renamed_sink_behind_a_changed_condition_only_what_does_not_come_is_a_letter_and_that_is_said(
+    inline, webhook
+):
+    down = webhook.answer(503)
+    product = inline(**pipeline({"rows": ROWS, "even": EVEN}, {"hook": hook(webhook, "even")}))
+    product.put("1.jsonl", [{"n": n} for n in range(6)])
+    run_while_owed(product, "hook")
+    down.stop()
+
+    few = {**EVEN, "where": "n = 4"}
+    product.write(pipeline({"rows": ROWS, "even": few}, {"renamed": hook(webhook, "even")}))
+    said = "a run makes dead letters of those that do not come to a new sink in its place"
+    assert said in product.command("status", str(product.file)).output
+    done = product.run_once()
+    assert (
+        "what it owes goes to the new sink in its place; rows that do not come to that become" in done.output
+    )
+    assert [row["n"] for row in webhook.accepted] == [4]
+    letters = product.dead_letters()
+    assert [x["event_id"] for x in letters] == ["incoming/0", "incoming/2"]
+    said = 'the row does not come to "renamed", which is new (the condition of "even")'
+    assert all(said in x["reason"] for x in letters)
 
 
 @pytest.mark.case(44)

@@ -10,7 +10,8 @@ import httpx
 import psycopg
 import pytest
 
-from signoff.ledger import Ledger, Outcome, RowOutcome, RowRef, SinkState
+from signoff.ledger import Ledger, Outcome, RowOutcome, RowRef
+from signoff.ledger.batch_state import Done
 from tests.promises.product import FILES, HTTP, PARSE, SOON, Inline, books
 from tests.servers import PostgresServer, WebhookServer, wait_until
 
@@ -376,7 +377,7 @@ def test_a_second_outcome_for_a_settled_event_changes_nothing_and_is_counted(
         ledger.record(
             "incoming", batch.ref.start, batch.ref.end,
             delivered=batch.delivered - batch.delivered, outcomes=late,
-            sinks={"first": SinkState(done=True)}, owed=batch.owed,
+            sinks={"first": Done()}, owed=batch.owed,
         )  # fmt: skip
     assert product.account() == books(delivered=2)
     assert late_outcomes(product) == 1
@@ -449,6 +450,24 @@ def test_a_source_with_an_offset_stays_at_1_while_2_is_owed(inline: Make, webhoo
 def _ready(product: Inline) -> tuple[int, dict[str, str]]:
     said = httpx.get(f"{product._address('incoming')}ready", timeout=30)
     return said.status_code, said.json()["not_ready"]
+
+
+@pytest.mark.case(12)
+def test_a_source_is_ready_again_after_its_last_event_has_expired_although_nobody_asks_the_sink(
+    inline: Make, webhook: WebhookServer
+) -> None:
+    product = inline(
+        sources={"incoming": {**HTTP, "acknowledge_within": "5s"}}, sinks={"first": webhook_sink(webhook)}
+    )
+    product.start()
+    wait_until(lambda: code(product.post({"n": 0})) == 200)
+    assert _ready(product) == (200, {})
+    down = webhook.answer(503)
+    answer = product.post({"n": 1})
+    wait_until(lambda: _ready(product)[0] == 503)
+    assert code(answer) == 503
+    down.stop()
+    wait_until(lambda: _ready(product) == (200, {}), what="ready, though nothing was sent since")
 
 
 @pytest.mark.case(12)

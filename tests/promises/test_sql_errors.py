@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from signoff.sinks.files import FilesSinkConfig
+from signoff.sinks.files.sink import FilesSinkConfig
 from tests.promises.product import FILES, Inline, books
 
 pytestmark = pytest.mark.spark
@@ -121,6 +121,92 @@ def test_a_letter_of_an_expression_is_replayed_through_the_mended_one(inline: Ma
     assert product.run_once().code == 0
     assert len(product.dead_letters()) == 1
     assert json.loads(product.dead_letters()[0]["payload"])["text"] == "two"
+
+
+MERGE = {
+    "total": "sum(cast(text AS INT))",
+    "different": "count(DISTINCT upper(text), cast(text AS INT))",
+    "halves": "collect_list(10 / (n - 4)) FILTER (WHERE n <> 4)",
+    "rows": "count(*)",
+}
+
+
+@pytest.mark.case(5)
+def test_a_row_that_an_aggregate_of_a_merge_fails_for_is_a_letter_and_the_others_are_united(
+    inline: Make,
+) -> None:
+    product = inline(
+        sources={"incoming": FILES},
+        transforms={"rows": ROWS, "step": step("merge", keys=["list"], columns=MERGE)},
+        sinks={"out": out()},
+    )
+    texts = ["1", "2", "two", "4", "4", "x", "7"]
+    product.put("a.jsonl", [{"n": n, "text": text, "list": [str(n % 2)]} for n, text in enumerate(texts)])
+    result = product.run_once()
+    assert result.code == 0 and "trying it again" not in result.output
+    rows = {row["list"][0]: row for row in product.rows()}
+    assert [rows[key]["total"] for key in "01"] == [12, 6]
+    assert [rows[key]["different"] for key in "01"] == [3, 2]
+    assert rows["0"]["halves"] == [-2.5, 5.0] and [rows[key]["rows"] for key in "01"] == [3, 2]
+    letters = {letter["event_id"]: letter["reason"] for letter in product.dead_letters()}
+    assert letters.keys() == {"incoming/2", "incoming/5"}
+    assert all(reason.startswith("total: [CAST_INVALID_INPUT]") for reason in letters.values()), letters
+    assert product.account() == books(delivered=5, dead_lettered=2)
+
+
+@pytest.mark.case(5, 40)
+def test_what_fails_of_aggregates_together_is_the_error_of_each_event_of_the_group(inline: Make) -> None:
+    columns = {"mean": "sum(n) / sum(size(list))", "label": "concat(text, ':', max(n))"}
+    merge = step("merge", keys=["text"], columns=columns)
+    product = inline(
+        sources={"incoming": FILES}, transforms={"rows": ROWS, "step": merge}, sinks={"out": out()}
+    )
+    product.put(
+        "a.jsonl",
+        [{"n": n, "text": "ab"[n % 2], "list": ["one"] if n % 2 else []} for n in range(5)],
+    )
+    result = product.run_once()
+    assert result.code == 0 and "trying it again" not in result.output
+    assert [(row["text"], row["mean"], row["label"]) for row in product.rows()] == [("b", 2.0, "b:3")]
+    letters = {letter["event_id"]: letter["reason"] for letter in product.dead_letters()}
+    assert letters.keys() == {"incoming/0", "incoming/2", "incoming/4"}
+    assert all(reason.startswith("mean: [DIVIDE_BY_ZERO]") for reason in letters.values()), letters
+    assert product.account() == books(delivered=2, dead_lettered=3)
+    again = inline(
+        sources={"incoming": FILES},
+        transforms={
+            "rows": ROWS,
+            "step": {**merge, "columns": {"mean": "try_divide(sum(n), sum(size(list)))"}},
+        },
+        sinks={"out": out()},
+    )
+    again.start()
+    again.command("dead-letters", "replay", str(again.file), "--all")
+    assert again.account() == books(delivered=5), "replayed together, they are one row"
+    assert sorted(row["text"] for row in again.rows()) == ["a", "b"]
+
+
+@pytest.mark.case(5)
+def test_the_ways_of_an_event_are_united_also_where_an_expression_could_fail(inline: Make) -> None:
+    product = inline(
+        sources={"incoming": FILES},
+        transforms={
+            "rows": ROWS,
+            "each": step("unfold", column="list", **{"as": "part"}),
+            "step": {"type": "merge", "input": "each", "columns": {"n": "max(cast(part AS INT)) / max(n)"}},
+        },
+        sinks={"out": out()},
+    )
+    product.put(
+        "a.jsonl", [{"n": 2, "list": ["8", "4"]}, {"n": 1, "list": ["3", "x"]}, {"n": 0, "list": ["1"]}]
+    )
+    assert product.run_once().code == 0
+    assert sorted((row["event_id"], row["n"]) for row in product.rows()) == [
+        ("incoming/0", 4.0),
+        ("incoming/1", 3.0),
+    ]
+    reasons = {letter["event_id"]: letter["reason"].split("]")[0] for letter in product.dead_letters()}
+    assert reasons == {"incoming/1/1": "n: [CAST_INVALID_INPUT", "incoming/2/0": "n: [DIVIDE_BY_ZERO"}
 
 
 @pytest.mark.case(5)

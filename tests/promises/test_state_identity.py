@@ -50,7 +50,7 @@ def test_a_log_that_was_moved_away_is_refused_and_starting_over_loses_nothing(in
     assert got(webhook) == list(range(10)), "nothing was received"
 
     done = product.command("sources", "reset", str(product.file), "incoming", "--yes")
-    assert done.code == 0 and "5 events given up" in done.output and "incoming/15" in done.output
+    assert done.code == 0 and "5 events discarded" in done.output and "incoming/15" in done.output
     assert product.run_once().code == 0
     assert "incoming/12: refused" in product.command("explain", str(product.file), "incoming/12").output
     assert {row["event_id"] for row in webhook.accepted if row["n"] >= 15} <= {
@@ -105,7 +105,7 @@ def test_a_source_that_was_removed_can_be_given_up(inline, webhook):
     product.write(pipeline(webhook, "renamed"))
     (product.directory / "in" / "1.jsonl").unlink()
     done = product.command("sources", "drop", str(product.file), "incoming", "--yes")
-    assert done.code == 0 and "5 events given up" in done.output
+    assert done.code == 0 and "5 events discarded" in done.output
     assert product.run_once().code == 0
     assert product.account()["refused"] == 5 and product.audit()["stranded"] == []
 

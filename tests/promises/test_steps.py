@@ -225,3 +225,24 @@ def test_a_lookup_reads_parquet_and_sqlite_and_refuses_a_table_it_cannot_use(inl
         made.commit()
     assert product.run_once().code == 0
     assert [json.loads(json.dumps(row))["name"] for row in product.rows()] == ["a"]
+
+
+@pytest.mark.case(5, 32)
+def test_an_object_without_a_value_for_a_column_that_is_not_null_is_a_letter(inline: Make) -> None:
+    schema = "id BIGINT NOT NULL, name STRING NOT NULL, tags ARRAY<STRING>"
+    product = inline(
+        sources={"incoming": FILES},
+        transforms={"parsed": {"type": "parse_json", "input": "incoming", "schema": schema}},
+        sinks={"out": out("parsed")},
+    )
+    flat = [{"id": 1, "name": "a"}, {"name": "b"}, {"id": None}]
+    product.put("a.jsonl", [*flat, {"id": 4, "name": "d", "tags": ["x"]}, {"id": 5, "tags": ["y"]}])
+    assert product.run_once().code == 0
+    assert [row["id"] for row in product.rows()] == [1, 4]
+    missing = {name: f'field "{name}" is null or missing, and is NOT NULL' for name in ("id", "name")}
+    assert {letter["event_id"]: letter["reason"] for letter in product.dead_letters()} == {
+        "incoming/1": missing["id"],
+        "incoming/2": f"{missing['id']}; {missing['name']}",
+        "incoming/4": missing["name"],
+    }
+    assert product.account() == books(delivered=2, dead_lettered=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,23 @@ def test_a_row_function_returns_a_row_several_rows_or_none(inline: Make) -> None
     assert product.account() == books(delivered=2, dropped=1)
 
 
+def test_the_time_in_an_expression_is_that_of_its_batch(inline: Make) -> None:
+    columns = {"at": "unix_micros(current_timestamp())"}
+    product = inline(
+        sources={"incoming": HTTP},
+        transforms={"parsed": PARSE, "timed": {"type": "select", "input": "parsed", "columns": columns}},
+        sinks={"out": out("timed")},
+    )
+    running = product.start()
+    sent = []
+    for number in range(3):
+        sent.append(time.time())
+        assert code(product.post({"n": number})) == 200
+    running.terminate()
+    times = [row["at"] / 1e6 for row in product.rows()]
+    assert all(at >= when for at, when in zip(times, sent, strict=True)), (times, sent)
+
+
 @pytest.mark.case(5)
 def test_a_row_function_that_returns_the_wrong_type_makes_a_dead_letter_not_a_null(inline: Make) -> None:
     product = inline(
@@ -72,16 +90,22 @@ def test_a_dataframe_function_keeps_the_origin_of_every_event(inline: Make) -> N
     assert product.account() == books(delivered=3, dead_lettered=1)
 
 
-def test_a_dataframe_function_that_loses_the_origins_is_refused_before_an_event_is_lost(inline: Make) -> None:
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [("lose_origins", "[lost-origins]"), ("numbered", "use mode: groups, or a window")],
+)
+def test_a_dataframe_function_that_loses_origins_or_looks_at_several_rows_is_refused_before_an_event_is_lost(
+    inline: Make, function: str, reason: str
+) -> None:
     product = inline(
         sources={"incoming": FILES},
-        transforms={"parsed": PARSE, "made": python("lose_origins")},
+        transforms={"parsed": PARSE, "made": python(function)},
         sinks={"out": out("made")},
     )
     file = product.put("a.jsonl", numbers(1))
     done = product.run_once()
     assert done.code == 2
-    assert "lost-origins" in done.output
+    assert reason in done.output
     assert file.exists()
 
 

@@ -11,13 +11,14 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from signoff.catalog import default
-from signoff.engine.check import check
+from signoff.engine.spark_check import check
 from signoff.pipeline.load import load
-from signoff.sources import files
-from signoff.state.marks import Marks, Progress
-from signoff.transforms.aggregates import aggregates_of
+from signoff.sources.files import source as files
+from signoff.stateful.watermarks import Watermarks
 from signoff.transforms.contract import FieldError
-from signoff.transforms.window import state_session
+from signoff.transforms.window.aggregates import aggregates_of
+from signoff.transforms.window.step import state_session
+from signoff.transforms.window.watermark_rule import WatermarkRule
 from tests.promises.product import FILES, Inline, books
 from tests.promises.test_settling import webhook_sink
 from tests.promises.test_windows import BEGIN, PARSED, RESULTS, at, pipeline, results, written
@@ -29,7 +30,9 @@ Make = Callable[..., Inline]
 
 
 def late(product: Inline) -> int:
-    marks = Marks(product.state / "links" / "counts.buffer" / "marks.db", Progress(0), (), readonly=True)
+    marks = Watermarks(
+        product.state / "links" / "counts.buffer" / "marks.db", WatermarkRule(0), (), readonly=True
+    )
     try:
         return sum(marks.late().values())
     finally:

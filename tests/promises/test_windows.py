@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from signoff.catalog import default
-from signoff.engine.check import check
+from signoff.engine.spark_check import check
 from signoff.pipeline.load import load
-from signoff.state.marks import Marks, Progress
+from signoff.stateful.watermarks import Watermarks
+from signoff.transforms.window.watermark_rule import WatermarkRule
 from tests.promises.product import FILES, HTTP, SOON, Inline, Product, books
 from tests.promises.test_settling import assert_waits, code, webhook_sink
 from tests.servers import WebhookServer
@@ -123,13 +124,47 @@ def test_late_events_leave_through_their_own_output_and_are_counted_by_key(inlin
 
 
 @pytest.mark.case(36)
+@pytest.mark.parametrize(("watermark", "late"), [("bounded", 3), ({"last_events": 3}, 0)])
+def test_one_event_from_later_closes_nothing_where_the_last_events_say_how_far_time_has_come(
+    inline: Make, watermark: Any, late: int
+) -> None:
+    nodes = pipeline(FILES | {"max_events_per_batch": 4}, watermark=watermark, idle_after="2s")
+    nodes["sinks"]["late"] = {"type": "files", "input": "counts.late", "path": "late", "format": "jsonl"}
+    product = inline(**nodes)
+    product.put("a.jsonl", [at(0), at(10), at(30), at(7200), at(20), at(40), at(50), at(7201)])
+    assert product.run_once().code == 0
+    assert len(product.rows("late")) == late
+    found = {key: events for key, (events, *_) in results(product.table()).items()}
+    assert found == {(0, "x"): 6 - late, (7200, "x"): 2}
+    assert product.account() == books(delivered=8)
+
+
+@pytest.mark.case(32)
+def test_windows_on_the_time_of_receipt_hold_what_came_in_them_whatever_time_events_have(
+    inline: Make,
+) -> None:
+    product = inline(**pipeline(time=None, idle_after="1s"))
+    begun = datetime.now(UTC).timestamp() // 60 * 60
+    product.put("a.jsonl", [at(0), at(9_999_999), {"t": None, "key": "x", "n": 1}])
+    product.put("b.jsonl", [at(1), at(2)])  # in a run of its own it might come when its minute was closed
+    assert product.run_once().code == 0
+    rows = product.table()
+    assert sum(row["events"] for row in rows) == 5
+    starts = [datetime.fromisoformat(row["window_start"]).timestamp() for row in rows]
+    assert all(begun <= start <= datetime.now(UTC).timestamp() for start in starts)
+    assert product.account() == books(delivered=5)
+
+
+@pytest.mark.case(36)
 def test_late_events_that_nobody_reads_are_dropped_and_counted(inline: Make) -> None:
     product = inline(**pipeline(FILES | {"max_events_per_batch": 2}))
     product.put("a.jsonl", [at(0), at(600), at(1, "y"), at(2, "y"), at(601), at(3, "x")])
     running = product.start()
     running.wait_for(lambda: product.settled_upto() == 6)
     assert product.account() == books(delivered=3, dropped=3)
-    marks = Marks(product.state / "links" / "counts.buffer" / "marks.db", Progress(0), (), readonly=True)
+    marks = Watermarks(
+        product.state / "links" / "counts.buffer" / "marks.db", WatermarkRule(0), (), readonly=True
+    )
     assert marks.late() == {'{"key":"y"}': 2, '{"key":"x"}': 1}
     marks.close_store()
 
@@ -307,7 +342,7 @@ def test_a_state_that_was_lost_is_begun_anew_only_when_somebody_says_so(
     assert failed.code == 2 and "[state-lost]" in failed.output
     assert "signoff buffers drop FILE counts" in failed.output
     done = product.command("buffers", "drop", str(product.file), "counts", "--yes")
-    assert done.code == 0 and "the state begins anew" in done.output
+    assert done.code == 0 and "the step starts with an empty state" in done.output
     product.write(pipeline(FILES, acknowledge=acknowledge, idle_after="1s", allowed_lateness="20s"))
     assert product.run_once().code == 0
     assert results(product.table()) == expected([(2, "x", 1), (70, "x", 1)])

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from signoff.log import LogReader
 from signoff_alarms.simulator import Simulation, SimulationConfig
 from tests.promises.product import Product, Running
+from tests.servers import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -114,18 +115,23 @@ def test_the_windows_are_the_same_after_kills_at_random_moments(
     real: Callable[..., Product], spark: SparkSession, tmp_path: Path
 ) -> None:
     chance = random.Random(SEED)
-    product = real(**pipeline(EVENTS, batch=max(EVENTS // 20, 1000)))
-    running = product.start("--once")
+    product = real(**pipeline(EVENTS, batch=max(EVENTS // (7 * KILLS), 1000)))
+    running, kills = product.start("--once"), 0
     for number in range(KILLS):
+        await_progress(product, running, chance)
         if running.ended:
             break
-        await_progress(product, running, chance)
         if number % 2:
             running.kill9()
             running = product.start("--once")
         else:
             victim = chance.choice([product.engine_pid, product.jvm_pid, product.intake_pid])
-            product.kill9(running.wait_for(victim))
+            if (pid := wait_until(lambda v=victim, r=running: v() or r.ended)) is True:
+                break
+            product.kill9(pid)
+        kills += 1
+    print(f"{kills} kills")
+    assert kills >= KILLS * 2 // 3, "it has ended before enough was killed"
     if running.wait(timeout=600).code:  # killed as it was about to end
         assert product.run_once(timeout=600).code == 0
     results = found(product)
@@ -138,7 +144,7 @@ def await_progress(product: Product, running: Running, chance: random.Random) ->
     logs = [product.state / "log" / name for name in ("counts.buffer", "counts.results.buffer")]
     places: list[Callable[[], int]] = [product.settled_upto, *(lambda p=p: LogReader(p).head() for p in logs)]
     place = chance.choice(places)
-    target = place() + chance.randrange(1, max(EVENTS // 20, 2))
+    target = place() + chance.randrange(1, max(EVENTS // (7 * KILLS), 2))
     ended_or_there = lambda: running.ended or place() >= target  # noqa: E731
     try:
         running.wait_for(ended_or_there, timeout=40)

@@ -6,11 +6,10 @@ import csv
 import gzip
 import io
 import sqlite3
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 import pyarrow as pa
@@ -22,34 +21,22 @@ from psycopg.types.json import set_json_loads
 from signoff.pipeline.secrets import SecretUrl
 from signoff.sinks.console import ConsoleSink
 from signoff.sinks.contract import BatchRef, Part, Refusal, Sink, Writer
-from signoff.sinks.csvtext import CsvShape
-from signoff.sinks.file_partitions import PREFIX
-from signoff.sinks.file_parts import Compression, Limits
-from signoff.sinks.files import FilesSink, Format
+from signoff.sinks.csv_text import CsvShape
+from signoff.sinks.files.partitions import PREFIX
+from signoff.sinks.files.parts import Compression, Limits
+from signoff.sinks.files.sink import FilesSink, Format
 from signoff.sinks.http import HttpSink, HttpSinkConfig
-from signoff.sinks.postgres import PostgresSink
-from signoff.sinks.rabbitmq import ROUTING_KEY, RabbitmqSink, RabbitmqSinkConfig
+from signoff.sinks.postgres.sink import PostgresSink
+from signoff.sinks.rabbitmq.sink import ROUTING_KEY, RabbitmqSink, RabbitmqSinkConfig
 from signoff.sinks.sqlite import SqliteSink
+from signoff.testing.conformance.rows import from_json, from_text, parse
+from signoff.testing.conformance.sinks import Row, SinkTarget
 from tests.brokers import RabbitMQ
 from tests.servers import PostgresServer, WebhookServer
-from tests.sinks.rows import from_json, from_text, parse
-
-Row = dict[str, Any]
 
 
-class Target(ABC):
-    sink: Sink
-
-    @abstractmethod
-    def read(self, schema: pa.Schema) -> list[Row]:
-        """All visible rows, as the Python values Arrow gives for them."""
-
-    @abstractmethod
-    def down(self) -> None:
-        """Make every write fail for a reason that may go away."""
-
-    @abstractmethod
-    def up(self) -> None: ...
+class Target(SinkTarget):
+    """One that may have to be closed."""
 
     def close(self) -> None:
         pass
@@ -180,6 +167,10 @@ def _from_field(text: str, kind: pa.DataType) -> Any:
 
 
 class ConsoleTarget(Target):
+    upserts: ClassVar[bool] = False
+    can_be_down: ClassVar[bool] = False
+    outlives_processes: ClassVar[bool] = False
+
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self.sink = ConsoleSink(max_rows=1_000)
         self.capsys = capsys
@@ -187,13 +178,10 @@ class ConsoleTarget(Target):
     def read(self, schema: pa.Schema) -> list[Row]:
         return [_from_line(line, schema) for line in self.capsys.readouterr().out.split("\n")[:-1]]
 
-    def down(self) -> None:
-        raise NotImplementedError("a console is never down")
-
-    def up(self) -> None: ...
-
 
 class SqliteTarget(Target):
+    row_by_row: ClassVar[bool] = True
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.sink = SqliteSink(path, "the table", busy_ms=1)
@@ -234,6 +222,8 @@ class SqliteTarget(Target):
 
 
 class PostgresTarget(Target):
+    row_by_row: ClassVar[bool] = True
+
     def __init__(self, server: PostgresServer) -> None:
         self.server = server
         with psycopg.connect(server.url) as connection:
@@ -263,6 +253,9 @@ class PostgresTarget(Target):
 
 
 class HttpTarget(Target):
+    upserts: ClassVar[bool] = False
+    row_by_row: ClassVar[bool] = True
+
     def __init__(self, **fields: Any) -> None:
         self.server = WebhookServer()
         self.server.up()
@@ -287,6 +280,9 @@ class HttpTarget(Target):
 
 
 class RabbitmqTarget(Target):
+    upserts: ClassVar[bool] = False
+    row_by_row: ClassVar[bool] = True
+
     def __init__(self, broker: RabbitMQ) -> None:
         self.broker = broker
         broker.declare_queue("target", "classic")  # a quorum queue rejects for a moment after a restart
@@ -387,7 +383,21 @@ TARGETS: dict[str, Callable[[Place], Target]] = {
     "rabbitmq": lambda place: RabbitmqTarget(place.rabbitmq()),
 }
 
-FILES = [name for name in TARGETS if name.startswith("files")]
-DATABASES = ["sqlite", "postgres"]
-HTTP = [name for name in TARGETS if name.startswith("http")]
-BROKERS = ["rabbitmq"]
+KILLED = ("files-jsonl", "files-parquet-partitioned", "sqlite", "postgres", "http-each", "rabbitmq")
+"""One of each way to write: a process takes its time to start."""
+
+KINDS: dict[str, type[Target]] = {
+    "files": FilesTarget,
+    "console": ConsoleTarget,
+    "sqlite": SqliteTarget,
+    "postgres": PostgresTarget,
+    "http": HttpTarget,
+    "rabbitmq": RabbitmqTarget,
+}
+"""By the first part of a target's name: enough to know what it may be asked before it is made."""
+
+
+def may_be_asked(name: str, need: str) -> bool:
+    """Whether a question that needs this is one for the target."""
+    kind = name.partition("-")[0]
+    return kind in ("files", "console") if need == "atomic" else bool(getattr(KINDS[kind], need))

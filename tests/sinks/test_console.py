@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from signoff.sinks.console import ConsoleSink
-from tests.sinks.rows import batch_ref, numbered, write_part
+from signoff.testing.conformance.rows import batch_ref, numbered, write_part
 
 
 def test_no_more_rows_are_printed_than_asked_for_and_the_rest_is_counted(

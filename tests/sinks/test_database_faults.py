@@ -16,10 +16,10 @@ from pydantic import ValidationError
 from signoff.errors import PermanentError, SinkError, TransientError
 from signoff.pipeline.secrets import SecretUrl
 from signoff.sinks.contract import EVENT_ID, Part
-from signoff.sinks.postgres import PostgresSink, PostgresSinkConfig
+from signoff.sinks.postgres.sink import PostgresSink, PostgresSinkConfig
 from signoff.sinks.sqlite import SqliteSink
+from signoff.testing.conformance.rows import batch_ref, numbered, write_batch
 from tests.servers import PostgresServer, private_postgres, wait_until
-from tests.sinks.rows import batch_ref, numbered, write_batch
 
 OTHERS = [0, 1, 2, 4, 5, 6, 7, 8, 9]
 

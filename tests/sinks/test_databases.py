@@ -16,12 +16,12 @@ from pydantic import ValidationError
 
 from signoff.errors import PermanentError, TransientError
 from signoff.pipeline.secrets import SecretUrl
-from signoff.sinks import postgres as postgres_module
 from signoff.sinks.contract import EVENT_ID, Part, Sink
-from signoff.sinks.postgres import PostgresSink, PostgresSinkConfig
+from signoff.sinks.postgres import sink as postgres_module
+from signoff.sinks.postgres.sink import PostgresSink, PostgresSinkConfig
 from signoff.sinks.sqlite import SqliteSink, SqliteSinkConfig
+from signoff.testing.conformance.rows import batch_ref, every_type, numbered, write_batch
 from tests.servers import PostgresServer, free_port
-from tests.sinks.rows import batch_ref, every_type, numbered, write_batch
 
 
 class Database:

@@ -19,11 +19,12 @@ import pytest
 from pydantic import ValidationError
 
 from signoff.errors import PermanentError, TransientError
-from signoff.sinks import file_commit, file_parts
 from signoff.sinks.contract import BatchRef, Part
-from signoff.sinks.file_partitions import directory_of
-from signoff.sinks.files import FilesSink, FilesSinkConfig, Format
-from tests.sinks.rows import batch_ref, numbered, write_batch, write_part
+from signoff.sinks.files import commit as file_commit
+from signoff.sinks.files import parts as file_parts
+from signoff.sinks.files.partitions import directory_of
+from signoff.sinks.files.sink import FilesSink, FilesSinkConfig, Format
+from signoff.testing.conformance.rows import batch_ref, numbered, write_batch, write_part
 from tests.sinks.targets import FilesTarget, ParquetTarget
 
 

@@ -13,8 +13,8 @@ from signoff.pipeline.model import Retry
 from signoff.sinks.contract import Part, Sink
 from signoff.sinks.http import HttpSinkConfig
 from signoff.sinks.retry import deliver
+from signoff.testing.conformance.rows import batch_ref, numbered, places, write_batch
 from tests.servers import WebhookServer, free_port
-from tests.sinks.rows import batch_ref, numbered, places, write_batch
 
 
 def sink_for(webhook: WebhookServer | str, **fields: Any) -> Sink:

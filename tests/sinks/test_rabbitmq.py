@@ -17,13 +17,13 @@ from pydantic import ValidationError
 from signoff.errors import PermanentError, SinkError, TransientError
 from signoff.pipeline.model import Retry
 from signoff.sinks.contract import Part, Refusal, Sink, Writer
-from signoff.sinks.files import FilesSink
-from signoff.sinks.rabbitmq import RabbitmqSinkConfig
-from signoff.sinks.rabbitmq_publisher import Publisher
+from signoff.sinks.files.sink import FilesSink
+from signoff.sinks.rabbitmq.publisher import Publisher
+from signoff.sinks.rabbitmq.sink import RabbitmqSinkConfig
 from signoff.sinks.retry import deliver
+from signoff.testing.conformance.rows import batch_ref, every_type, numbered, places, write_batch
 from tests.brokers import PASSWORD, RabbitMQ
 from tests.servers import free_port
-from tests.sinks.rows import batch_ref, every_type, numbered, places, write_batch
 from tests.sinks.targets import keyed, sink_to
 
 QUEUE = "sink tests"
@@ -259,6 +259,72 @@ def test_missing_exchange_keeps_the_rows_until_it_is_there(rabbitmq: RabbitMQ, q
     assert list(writer.write(keyed(numbered(2), "key"))) == []
     writer.close()
     assert [message.id for message in rabbitmq.take(queue)] == ids(0, 1)
+
+
+def test_exchange_that_is_deleted_in_the_middle_of_a_write_loses_no_row(
+    rabbitmq: RabbitMQ, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rabbitmq.declare_exchange("going")
+    rabbitmq.bind(queue, "going", "key")
+    rows = keyed(numbered(5_000), "key")
+    answered, deleted = Publisher._answered, list[bool]()
+
+    def delete_when_some_are_confirmed(self: Any, frame: Any) -> None:
+        answered(self, frame)
+        flight = self._flight
+        if not deleted and flight is not None and flight.sent_count - flight.open_count > 200:
+            deleted.append(True)
+            rabbitmq.delete_exchange("going")
+
+    monkeypatch.setattr(Publisher, "_answered", delete_when_some_are_confirmed)
+    writer = open_writer(sink_to(rabbitmq, exchange="going", window=100))
+    refusals = list(writer.write(rows))
+    lost = sorted(one.index for one in refusals)
+    assert 0 < len(lost) < rows.num_rows, "the deletion came too early or too late to say anything"
+    assert all(one.transient and "going" in one.reason for one in refusals)
+    assert all(one.transient for one in writer.write(rows.take(lost))), "it is not there yet"
+    rabbitmq.declare_exchange("going")
+    rabbitmq.bind(queue, "going", "key")
+    assert deliver(writer, rows.take(lost), Retry(initial_ms=10, max_ms=10), budget_s=30).taken.all()
+    writer.close()
+    found = Counter(message.id for message in rabbitmq.take(queue))
+    assert set(found) == set(ids(*range(5_000)))
+    assert {int(name.partition("/")[2]) for name, times in found.items() if times > 1} <= set(lost)
+
+
+def test_broker_with_a_memory_alarm_gets_the_rows_when_it_is_over(rabbitmq: RabbitMQ, queue: str) -> None:
+    writer = open_writer(sink_to(rabbitmq, confirm_timeout_ms=1000))
+    rows, again = keyed(numbered(500), queue), Retry(initial_ms=10, max_ms=10)
+    assert list(writer.write(rows.slice(0, 1))) == []
+    rabbitmq.control("set_vm_memory_high_watermark", "absolute", "1MB")
+    try:
+        refusals = list(writer.write(rows.slice(1)))
+        assert len(refusals) == 499 and all(one.transient for one in refusals)
+        assert "alarm" in refusals[0].reason or "blocked" in refusals[0].reason, refusals[0].reason
+        other = open_writer(sink_to(rabbitmq, confirm_timeout_ms=1000, connect_timeout_s=2))
+        assert len(list(other.write(rows.slice(1, 3)))) == 3, "nor does a new connection help"
+        other.abort()
+    finally:
+        rabbitmq.control("set_vm_memory_high_watermark", "0.6")
+    assert deliver(writer, rows.slice(1), again, budget_s=60).taken.all()
+    writer.close()
+    assert {message.id for message in rabbitmq.take(queue)} == set(ids(*range(500)))
+
+
+def test_broker_that_sends_no_heartbeats_is_left_and_asked_again(rabbitmq: RabbitMQ, queue: str) -> None:
+    sink = sink_to(f"{rabbitmq.url}?heartbeat=1", confirm_timeout_ms=60_000)
+    writer = open_writer(sink)
+    rows, again = keyed(numbered(20), queue), Retry(initial_ms=10, max_ms=10)
+    assert list(writer.write(rows.slice(0, 1))) == []
+    rabbitmq.pause()
+    try:
+        refusals = list(writer.write(rows.slice(1)))  # long before the time for a confirmation is up
+    finally:
+        rabbitmq.resume()
+    assert len(refusals) == 19 and all(one.transient for one in refusals)
+    assert deliver(writer, rows.slice(1), again, budget_s=60).taken.all()
+    writer.close()
+    assert {message.id for message in rabbitmq.take(queue)} == set(ids(*range(20)))
 
 
 def test_exchange_is_created_when_the_sink_declares_it(rabbitmq: RabbitMQ, queue: str) -> None:

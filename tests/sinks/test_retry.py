@@ -13,7 +13,7 @@ from signoff.errors import PermanentError, TransientError
 from signoff.pipeline.model import Retry
 from signoff.sinks.contract import Refusal, Writer
 from signoff.sinks.retry import deliver, next_wait_s
-from tests.sinks.rows import numbered, places
+from signoff.testing.conformance.rows import numbered, places
 
 Answer = Sequence[Refusal] | Exception
 

@@ -4,71 +4,31 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
 import orjson
 import pyarrow as pa
-from pyroaring import BitMap64
 
 from signoff.link.handover import HandoverSink, LinkPlace
 from signoff.link.notes import LinkNotes
+from signoff.link.source import PipelineConfig
 from signoff.pipeline.model import SourceConfig
 from signoff.sinks.contract import BatchRef, Part
-from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
-from signoff.sources.files import FilesConfig
+from signoff.sources.contract import Resume, Source
+from signoff.sources.files.config import FilesConfig
 from signoff.sources.generate import GenerateConfig
-from signoff.sources.http import ADDRESS_FILE, HttpConfig
-from signoff.sources.pipeline import PipelineConfig
-from signoff.sources.rabbitmq import RabbitmqConfig
+from signoff.sources.http.source import ADDRESS_FILE, HttpConfig
+from signoff.sources.rabbitmq.config import RabbitmqConfig
 from signoff.sources.stdin import StdinConfig, StdinSource
+from signoff.testing.conformance.sources import SourceOffer, wait_until
 from tests.brokers import RabbitMQ
 
 
-class Offer(ABC):
-    """Offers the events `{"n":0}`, `{"n":1}`, … to a source."""
+class FilesOffer(SourceOffer):
+    answers_together: ClassVar[bool] = True
 
-    reads_again = True
-    """After a crash the source gives again what was not logged."""
-
-    def __init__(self, base: Path) -> None:
-        self.base = base
-        self.offered = 0
-
-    @abstractmethod
-    def config(self) -> SourceConfig: ...
-
-    @abstractmethod
-    def offer(self, payloads: list[bytes]) -> None: ...
-
-    def put(self, count: int) -> None:
-        payloads = [b'{"n":%d}' % n for n in range(self.offered, self.offered + count)]
-        self.offered += count
-        self.offer(payloads)
-
-    def build(self) -> Source:
-        return self.config().build(self.base)  # type: ignore[attr-defined,no-any-return]
-
-    def open(self, resume: Resume | None = None, *, once: bool = False) -> Source:
-        source = self.build()
-        source.open(context(self.base, once=once), resume or Resume(0))
-        return source
-
-    def got_back(self) -> int:
-        """How many of the events their place of origin was told to keep, by a negative answer."""
-        raise NotImplementedError("it cannot acknowledge")
-
-    def closed(self) -> None:
-        """The source was closed; what is put now is for the next one."""
-
-    def finish(self) -> None:
-        """Clean up."""
-
-
-class FilesOffer(Offer):
     def config(self) -> SourceConfig:
         return FilesConfig(
             path="in/*.jsonl", on_acknowledge="move", on_refuse="move", settle_ms=0, poll_ms=10
@@ -85,7 +45,7 @@ class FilesOffer(Offer):
             (directory / f"{self.offered:06d}.jsonl").write_bytes(b"\n".join(payloads) + b"\n")
 
 
-class GenerateOffer(Offer):
+class GenerateOffer(SourceOffer):
     def config(self) -> SourceConfig:
         return GenerateConfig(template="sequence", count=self.offered)
 
@@ -93,8 +53,9 @@ class GenerateOffer(Offer):
         """The count says it all."""
 
 
-class StdinOffer(Offer):
-    reads_again = False
+class StdinOffer(SourceOffer):
+    reads_again: ClassVar[bool] = False
+    in_a_process: ClassVar[bool] = False
 
     def __init__(self, base: Path) -> None:
         super().__init__(base)
@@ -114,8 +75,11 @@ class StdinOffer(Offer):
         os.close(self.writing)
 
 
-class HttpOffer(Offer):
-    reads_again = False
+class HttpOffer(SourceOffer):
+    reads_again: ClassVar[bool] = False
+    answers_together: ClassVar[bool] = True
+    in_a_process: ClassVar[bool] = False
+    """It waits for the inbox of its source."""
 
     def __init__(self, base: Path) -> None:
         super().__init__(base)
@@ -164,8 +128,8 @@ class HttpOffer(Offer):
             thread.join(10)
 
 
-class RabbitmqOffer(Offer):
-    reads_again = False
+class RabbitmqOffer(SourceOffer):
+    reads_again: ClassVar[bool] = False
     """Without its log, it does not recognise what is in there and gives that again as well."""
     broker: RabbitMQ
     """Set by whoever has one."""
@@ -184,7 +148,7 @@ class RabbitmqOffer(Offer):
         return self.broker.count("offered")
 
 
-class PipelineOffer(Offer):
+class PipelineOffer(SourceOffer):
     """A link, and in front of it what the other pipeline does: hand on batches."""
 
     def __init__(self, base: Path) -> None:
@@ -227,67 +191,3 @@ OFFERS = {
     "rabbitmq": RabbitmqOffer,
     "stdin": StdinOffer,
 }
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "this did not happen in time"
-        time.sleep(0.002)
-
-
-def context(base: Path, *, once: bool = False) -> SourceContext:
-    return SourceContext("incoming", base / "own", once, base, state=base / "own")
-
-
-def receive(source: Source, count: int, max_events: int = 1000) -> list[pa.RecordBatch]:
-    """Batches until there are so many events."""
-    batches: list[pa.RecordBatch] = []
-    for _ in range(1000):
-        if sum(len(batch) for batch in batches) >= count:
-            return batches
-        batch = source.receive(max_events, 0.05)
-        if batch is not None:
-            batches.append(batch)
-    raise AssertionError(f"only {sum(map(len, batches))} of {count} events came")
-
-
-def drain(source: Source, patience: int = 3) -> list[pa.RecordBatch]:
-    """Batches until the source ends or stays silent."""
-    batches, silent = [], 0
-    while silent < patience:
-        try:
-            batch = source.receive(1000, 0.02)
-        except EndOfSource:
-            break
-        silent = silent + 1 if batch is None else 0
-        if batch is not None:
-            batches.append(batch)
-    return batches
-
-
-def payloads(batches: list[pa.RecordBatch]) -> list[bytes]:
-    return [payload for batch in batches for payload in batch.column("payload").to_pylist()]
-
-
-def errors(batches: list[pa.RecordBatch]) -> list[str | None]:
-    return [error for batch in batches for error in batch.column("error").to_pylist()]
-
-
-def acknowledged(*sequences: int) -> Settlement:
-    return Settlement(BitMap64(sequences))
-
-
-def log(source: Source, batches: list[pa.RecordBatch], first: int = 0) -> int:
-    """Tell the source that these batches are in the log; returns the next sequence number."""
-    for batch in batches:
-        source.logged(first, len(batch))
-        first += len(batch)
-    return first
-
-
-def resume_after(batches: list[pa.RecordBatch]) -> Resume:
-    last = batches[-1]
-    return Resume(
-        sum(map(len, batches)), last.column("unit")[-1].as_py(), last.column("position")[-1].as_py()
-    )

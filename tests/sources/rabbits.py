@@ -15,8 +15,8 @@ from pyroaring import BitMap64
 from signoff.log import LogReader, LogWriter
 from signoff.pipeline.model import LogSettings
 from signoff.sources.contract import EndOfSource, Resume, Settlement, SourceContext
-from signoff.sources.rabbitmq import RabbitmqConfig
-from signoff.sources.rabbitmq_link import LinkLost
+from signoff.sources.rabbitmq.config import RabbitmqConfig
+from signoff.sources.rabbitmq.connection import LinkLost
 from tests.brokers import RabbitMQ
 from tests.servers import wait_until
 

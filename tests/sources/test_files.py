@@ -21,12 +21,24 @@ from pyroaring import BitMap64
 
 from signoff.clock import ClockWatch
 from signoff.errors import SourceError
-from signoff.sources import file_content, file_moves, file_settling, files
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source
-from signoff.sources.file_csv import CsvReader
-from signoff.sources.file_packed import Damaged, Unpacked
-from signoff.sources.files import FilesConfig
-from tests.sources.offers import acknowledged, context, drain, errors, log, payloads, receive, resume_after
+from signoff.sources.files import content as file_content
+from signoff.sources.files import moves as file_moves
+from signoff.sources.files import settling as file_settling
+from signoff.sources.files import source as files
+from signoff.sources.files.compressed import Damaged, Unpacked
+from signoff.sources.files.config import FilesConfig
+from signoff.sources.files.csv_rows import CsvReader
+from signoff.testing.conformance.sources import (
+    acknowledged,
+    context,
+    drain,
+    errors,
+    log,
+    payloads,
+    receive,
+    resume_after,
+)
 
 
 @pytest.fixture
@@ -560,6 +572,45 @@ def test_a_kept_file_that_is_replaced_is_read_anew(tmp_path: Path, folder: Path)
     source.close()
 
 
+@pytest.mark.parametrize(("changed", "again"), [("1\n7\n3\n", 3), ("1\n7\n3\n4\n", 4), ("1\n2\n3\n4\n", 1)])
+def test_a_kept_file_that_is_corrected_in_place_is_named_when_it_is_read_anew(
+    tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture, changed: str, again: int
+) -> None:
+    path = folder / "orders.jsonl"
+    path.write_text("1\n")
+    source = opened(tmp_path, once=False)
+    log(source, drain(source, patience=5))
+    with path.open("a") as file:
+        file.write("2\n3\n")
+    log(source, drain(source, patience=10), 1)
+    source.close()
+    path.write_text(changed)
+    os.utime(path, (1, 1))
+    source = opened(tmp_path, Resume(3, 2, 6, 3), once=False)
+    assert len(payloads(drain(source, patience=10))) == again
+    warnings = [record.message for record in caplog.records]
+    if again == 1:  # it has only grown
+        assert warnings == []
+    else:
+        (warning,) = warnings
+        assert "in/orders.jsonl has changed since it was read (3 events)" in warning
+        assert "dead-letters resubmit" in warning
+    source.close()
+
+
+def test_a_file_in_the_place_of_one_that_was_deleted_is_no_reason_for_a_warning(
+    tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder / "a.jsonl"
+    path.write_text("1\n")
+    source = opened(tmp_path, once=False, on_acknowledge="delete")
+    log(source, drain(source, patience=5))
+    replace(path, "2\n")
+    assert payloads(drain(source, patience=10)) == [b"2"]
+    assert not caplog.records
+    source.close()
+
+
 def test_a_file_that_grew_after_it_was_read_is_not_put_away_before_its_rest_is_settled(
     tmp_path: Path, folder: Path
 ) -> None:
@@ -836,7 +887,7 @@ def test_a_half_read_file_that_was_rewritten_in_place_is_read_anew_after_a_crash
 def test_a_large_file_that_grows_often_is_not_read_from_its_beginning_each_time(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("signoff.sources.file_search.COMPARED_BYTES_PER_S", 1)
+    monkeypatch.setattr("signoff.sources.files.search.COMPARED_BYTES_PER_S", 1)
     path = folder / "a.jsonl"
     path.write_text(lines(200_000, "a"))
     source = opened(tmp_path, once=False)
@@ -1000,8 +1051,8 @@ def test_settling_many_files_looks_at_each_a_fixed_number_of_times(tmp_path: Pat
 def test_settling_many_files_at_once_is_done_in_slices(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("signoff.sources.file_settling.SLICE_S", 0.0)
-    monkeypatch.setattr("signoff.sources.file_settling.LONGEST_S", 0.0)
+    monkeypatch.setattr("signoff.sources.files.settling.SLICE_S", 0.0)
+    monkeypatch.setattr("signoff.sources.files.settling.LONGEST_S", 0.0)
     for number in range(100):
         (folder / f"{number:05d}.jsonl").write_text(f"{number}\n")
     source = opened(tmp_path, on_acknowledge="move", move_to="done")

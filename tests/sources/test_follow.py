@@ -17,10 +17,22 @@ import pytest
 from pydantic import ValidationError
 
 from signoff.errors import SourceError
-from signoff.sources import file_follow
 from signoff.sources.contract import Resume, Source
-from signoff.sources.files import FilesConfig
-from tests.sources.offers import acknowledged, context, drain, errors, log, payloads, receive, resume_after
+from signoff.sources.events import Piece
+from signoff.sources.files import follow as file_follow
+from signoff.sources.files import tail as file_tail
+from signoff.sources.files.config import FilesConfig
+from signoff.sources.files.tail import Tail
+from signoff.testing.conformance.sources import (
+    acknowledged,
+    context,
+    drain,
+    errors,
+    log,
+    payloads,
+    receive,
+    resume_after,
+)
 
 
 @pytest.fixture
@@ -84,6 +96,39 @@ def test_the_last_line_of_a_rotated_file_needs_no_newline(tmp_path: Path, path: 
     source.close()
 
 
+@pytest.mark.parametrize("back", ["the same", "on another disk", "another file"])
+def test_a_file_whose_mount_was_away_goes_on_and_is_not_taken_for_rotated(
+    tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch, back: str
+) -> None:
+    """Another directory stands for what is below a mount point, and says that it is on another disk."""
+    away, disks = tmp_path / "away", [1]
+    monkeypatch.setattr(file_follow, "disk_of", lambda _: disks[-1])
+    source = opened(tmp_path)
+    write(path, "one\ntwo\nthr")
+    assert take(source) == [b"one", b"two"]
+    path.parent.rename(away)
+    path.parent.mkdir()
+    disks.append(2)
+    assert take(source) == [], "not even the line that was begun"
+    path.parent.rmdir()
+    if back == "the same":
+        away.rename(path.parent)
+        disks.append(1)
+    else:
+        shutil.copytree(away, path.parent)  # other inodes
+        disks.append(3)
+    if back == "another file":
+        path.write_text("new\n")
+        assert sorted(take(source)) == [b"new", b"thr"]
+    else:
+        write(path, "ee\n")
+        assert take(source) == [b"three"]
+        write(path, "four\n")
+        assert take(source) == [b"four"]
+    assert len(source._files) == (2 if back == "another file" else 1)  # type: ignore[attr-defined]
+    source.close()
+
+
 @pytest.mark.parametrize("grown", [False, True])
 def test_copy_and_truncate_is_noticed_and_said(
     tmp_path: Path, path: Path, caplog: pytest.LogCaptureFixture, grown: bool
@@ -109,6 +154,56 @@ def test_a_line_that_was_begun_when_the_file_was_truncated_is_an_event(tmp_path:
     os.truncate(path, 0)
     assert take(source) == [b"begun"]
     source.close()
+
+
+@pytest.mark.parametrize("before", ["", "one\n", f"{'header ' * 50}\n"])
+def test_a_line_that_was_begun_is_not_glued_to_one_that_is_written_after_a_truncation(
+    tmp_path: Path, path: Path, caplog: pytest.LogCaptureFixture, before: str
+) -> None:
+    """Also if the file begins with the same line again, so that the bytes at the position are the same."""
+    source = opened(tmp_path)
+    write(path, f"{before}user=alice amount=10 ")
+    lines = before.encode().splitlines()
+    assert take(source) == lines
+    os.truncate(path, 0)
+    with caplog.at_level(logging.WARNING):
+        write(path, f"{before}user=bob transfer amount=99 to=carol\n")
+        assert take(source) == [b"user=alice amount=10 ", *lines, b"user=bob transfer amount=99 to=carol"]
+    assert f"was truncated after {len(before)} bytes" in caplog.text
+    source.close()
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_empty_lines_between_two_reads_lose_none_of_the_lines_behind_them(
+    tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Also if there is room for no more lines than are empty, and the file goes on beyond the chunk."""
+    monkeypatch.setattr(file_tail, "CHUNK_BYTES", 20)
+    lines = [b"", b"", b"", *(b"%d" % n if n % 4 else b"" for n in range(100))]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    tail, read = Tail(path, 0, 100), []
+    while (piece := tail.read(most)) is not None:
+        read += piece.payload.to_pylist()
+    assert read == [line for line in lines if line]
+    tail.close()
+
+
+def test_a_truncation_between_reading_and_handing_out_is_noticed(tmp_path: Path, path: Path) -> None:
+    """What is remembered is what was read, and not what is in its place by then."""
+    write(path, "one\ntwo\n")
+    tail = Tail(path, 0, 100)
+    given = tail._lines.take
+
+    def take_late(most: int) -> Piece | None:
+        if (lines := given(most)) is not None:
+            path.write_text("other\nlines\n")
+        return lines
+
+    tail._lines.take = take_late  # type: ignore[method-assign]
+    lines = tail.read(10)
+    assert lines is not None and lines.payload.to_pylist() == [b"one", b"two"]
+    assert tail.truncated()
+    tail.close()
 
 
 @pytest.mark.parametrize("downtime", ["rename", "twice", "truncate", "nothing", "replaced"])

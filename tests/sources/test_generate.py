@@ -11,7 +11,7 @@ import pytest
 from signoff.errors import SourceError
 from signoff.sources.contract import EndOfSource, Resume
 from signoff.sources.generate import GenerateConfig
-from tests.sources.offers import context, drain, payloads
+from signoff.testing.conformance.sources import context, drain, payloads
 
 FIELDS = [
     "stationId",

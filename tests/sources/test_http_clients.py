@@ -21,12 +21,13 @@ import pytest
 
 from signoff.errors import SourceError
 from signoff.log import LogReader
-from signoff.sources import http_guard, http_uploads
 from signoff.sources.contract import Resume, SourceContext
-from signoff.sources.http import ADDRESS_FILE, HttpConfig
-from signoff.sources.http_requests import Answer, Inbox
-from signoff.sources.http_server import HttpServer
-from signoff.sources.http_uploads import Rejected, Uploads
+from signoff.sources.http import connections as http_guard
+from signoff.sources.http import uploads as http_uploads
+from signoff.sources.http.requests import Inbox, Reply
+from signoff.sources.http.server import HttpServer
+from signoff.sources.http.source import ADDRESS_FILE, HttpConfig
+from signoff.sources.http.uploads import Rejected, Uploads
 from tests.servers import wait_until
 
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
@@ -51,7 +52,7 @@ class Serving:
                 if end == delivery.count:
                     self.inbox.in_log(delivery)
                     self.inbox.settled(delivery)
-                    delivery.answer(Answer(200, {"events": delivery.count}))
+                    delivery.answer(Reply(200, {"events": delivery.count}))
 
     def pause(self) -> None:
         """Settle nothing until it goes on."""
@@ -194,7 +195,7 @@ def test_bodies_that_do_not_come_forward_make_room_for_those_that_do(
     serve: Callable[..., Serving], open_: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_uploads, "_STALLED_S", 0.2)
-    monkeypatch.setattr("signoff.sources.http_requests.WAITING_BYTES", 3000)
+    monkeypatch.setattr("signoff.sources.http.requests.WAITING_BYTES", 3000)
     monkeypatch.setattr(http_uploads, "_CLIENT_BYTES", 3000)
     serving = serve()
     slow = serving.connect(open_)
@@ -406,7 +407,7 @@ def test_with_a_certificate_the_source_speaks_tls_only(
 def test_a_silent_tls_handshake_is_over_in_time(
     serve: Callable[..., Serving], open_: ExitStack, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("signoff.sources.http_server.HEADERS_S", 1.0)
+    monkeypatch.setattr("signoff.sources.http.server.HEADERS_S", 1.0)
     serving = serve(cert_file=str(certificate / "cert.pem"), key_file=str(certificate / "key.pem"))
     assert answer_to(serving.connect(open_)) == b""
 

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from signoff.sources.events import Piece
-from signoff.sources.file_content import ContentFile
-from signoff.sources.file_parquet import ParquetReader
-from signoff.sources.file_reader import Shape
+from signoff.sources.files.content import ContentFile
+from signoff.sources.files.parquet_rows import ParquetReader
+from signoff.sources.files.reader import Shape
 
 
 def read(path: Path, position: int = 0, max_events: int = 3) -> tuple[list[bytes], list[str | None], str]:

@@ -11,7 +11,7 @@ import pika.exceptions
 import pytest
 
 from signoff.errors import SourceError
-from signoff.sources.rabbitmq import RabbitmqConfig
+from signoff.sources.rabbitmq.config import RabbitmqConfig
 from tests.brokers import PASSWORD, RabbitMQ, private_rabbitmq
 from tests.servers import free_port, wait_until
 from tests.sources.rabbits import Cable, Rabbit
@@ -421,7 +421,7 @@ def test_a_run_that_takes_what_is_there_ends_at_an_empty_queue(
 def test_a_run_that_takes_what_is_there_gives_up_without_a_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("signoff.sources.rabbitmq_source.ONCE_UNREACHABLE_S", 0.5)
+    monkeypatch.setattr("signoff.sources.rabbitmq.source.ONCE_UNREACHABLE_S", 0.5)
     rabbit = Rabbit(tmp_path, f"amqp://someone:{PASSWORD}@127.0.0.1:{free_port()}/", "q", once=True)
     with pytest.raises(SourceError, match=r"amqp://someone:\*\*\*@.*Connection refused.*nothing is lost"):
         rabbit.step_until(lambda: False)
@@ -470,7 +470,7 @@ def test_a_broker_that_does_not_answer_does_not_hold_the_intake(
     try:
         with monkeypatch.context() as short:
             for wait in ("CONNECT_S", "ANSWER_S", "CLOSE_S"):
-                short.setattr(f"signoff.sources.rabbitmq_link.{wait}", 0.3)
+                short.setattr(f"signoff.sources.rabbitmq.connection.{wait}", 0.3)
             began = time.monotonic()
             rabbit.source.stop()
             assert "does not answer" in rabbit.source.trouble()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from signoff.sources.rabbitmq_deliveries import Acks, Deliveries
+from signoff.sources.rabbitmq.deliveries import Acks, Deliveries
 
 
 class StrictBroker:

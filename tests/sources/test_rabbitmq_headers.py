@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from signoff.sources.rabbitmq_events import events_of
-from signoff.sources.rabbitmq_headers import BadHeaders, decode_table
+from signoff.sources.rabbitmq.events import events_of
+from signoff.sources.rabbitmq.headers import BadHeaders, decode_table
 from tests.sources.test_rabbitmq_stream import CHANNEL, Broken, delivery, feed
 
 

@@ -9,7 +9,7 @@ import pytest
 from pyroaring import BitMap64
 
 from signoff.sources.events import event_batch, piece
-from signoff.sources.rabbitmq_redelivery import Orphans, Refusal, Refusals, digest
+from signoff.sources.rabbitmq.redelivery import EarlierRefusal, Orphans, Refusals, digest
 
 
 def orphans(*messages: tuple[str | None, bytes], first: int = 10, without: tuple[int, ...] = ()) -> Orphans:
@@ -55,7 +55,7 @@ def test_settled_events_are_forgotten_and_owed_ones_are_not() -> None:
 
 def test_refusals_outlive_the_process(tmp_path: Path) -> None:
     notes = Refusals(tmp_path / "note", 0)
-    notes.note([Refusal(5, digest("a", b"1"), 1), Refusal(6, "", 0)])
+    notes.note([EarlierRefusal(5, digest("a", b"1"), 1), EarlierRefusal(6, "", 0)])
     again = Refusals(tmp_path / "note", 0)
     assert again.sequences == BitMap64([5, 6])
     assert again.requeued(digest("a", b"1")) == 1
@@ -66,12 +66,12 @@ def test_refusals_outlive_the_process(tmp_path: Path) -> None:
 
 def test_a_line_torn_by_a_crash_does_not_count(tmp_path: Path) -> None:
     notes = Refusals(tmp_path / "note", 0)
-    notes.note([Refusal(5, "x", 1), Refusal(6, "y", 1)])
+    notes.note([EarlierRefusal(5, "x", 1), EarlierRefusal(6, "y", 1)])
     notes.close()
     os.truncate(tmp_path / "note", (tmp_path / "note").stat().st_size - 4)
     again = Refusals(tmp_path / "note", 0)
     assert again.sequences == BitMap64([5])
-    again.note([Refusal(7, "z", 1)])
+    again.note([EarlierRefusal(7, "z", 1)])
     again.close()
     third = Refusals(tmp_path / "note", 0)
     assert third.sequences == BitMap64([5, 7])
@@ -83,7 +83,7 @@ def test_a_note_that_cannot_be_written_is_not_taken(tmp_path: Path, monkeypatch:
     with monkeypatch.context() as broken:
         broken.setattr(os, "fdatasync", _no_room)
         with pytest.raises(OSError):
-            notes.note([Refusal(5, "x", 1)])
+            notes.note([EarlierRefusal(5, "x", 1)])
     assert not notes.sequences
     assert (tmp_path / "note").stat().st_size == 0
     notes.close()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pika import BasicProperties, frame
 from pika.spec import Basic, Queue
 
-from signoff.sources.rabbitmq_stream import Stream
+from signoff.sources.rabbitmq.fast_deliveries import Stream
 
 CHANNEL = 1
 

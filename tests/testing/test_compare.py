@@ -11,7 +11,7 @@ import pytest
 
 from signoff.cli.junit import junit
 from signoff.cli.test import Verdict
-from signoff.pipeline.cases import Case
+from signoff.pipeline.tests_block import Case
 from signoff.testing.compare import differences, same
 from signoff.testing.fixed_now import at
 from signoff.testing.running import Letter, Result
@@ -138,3 +138,11 @@ def test_junit_names_what_failed_and_where() -> None:
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
     assert [case.get("line") for case in suite] == ["3", "9", "12"]
     assert suite[1][0].text == "table:\n  - missing: 1"
+
+
+def test_why_a_test_did_not_end_is_said_before_what_is_missing_because_of_it() -> None:
+    made = Case.model_validate({"name": "one", "given": {"incoming": [1]}, "expect": {"table": 1}})
+    result = Result({"table": []}, [], {}, {}, {"table": []}, "the query fails: no worker")
+    first, second = map(str, differences(made, result))
+    assert first == "it did not come to an end: the query fails: no worker"
+    assert "expected 1 rows, got 0" in second

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from signoff.builder import Pipeline
 from signoff.catalog import default
 from signoff.cli import app
 from signoff.errors import PipelineError
-from signoff.pipeline.layers import Layers
 from signoff.pipeline.load import load
-from signoff.testing import differences, run_case, run_pipeline
+from signoff.pipeline.overlays import Layers
+from signoff.testing import MemorySink, differences, run_case, run_pipeline
+from signoff.testing.memory import MemorySinkConfig
 
 pytestmark = pytest.mark.spark
 
@@ -74,9 +77,23 @@ def test_a_row_for_which_an_expression_of_its_sink_fails_is_a_dead_letter(spark:
     assert len(result.rows["table"]) == 2
 
 
+def test_a_sink_can_be_used_as_it_is(spark: Any, tmp_path: Path) -> None:
+    pipeline = Pipeline("real", base=tmp_path)
+    pipeline.source("incoming", "generate", template="sequence", count=0)
+    pipeline.transform("parsed", "parse_json", input="incoming", schema="n INT")
+    pipeline.sink("kept", MemorySinkConfig(name="kept"), input="parsed")
+    pipeline.sink("collected", "console", input="parsed")
+    result = run_pipeline(pipeline, {"incoming": [{"n": 1}, "broken"]}, real=["kept"], spark=spark)
+    assert MemorySink("kept").rows == [{"event_id": "incoming/0", "n": 1}]
+    assert result.rows["collected"] == [{"n": 1}] and "kept" not in result.rows
+    assert result.account["delivered"] == 1 and result.account["dead_lettered"] == 1
+
+
 def test_a_wrong_name_is_told_before_spark_is_asked() -> None:
     with pytest.raises(PipelineError, match='did you mean "incoming"'):
         run_pipeline(FILES, {"incomming": ["x"]})
+    with pytest.raises(PipelineError, match='did you mean "table"'):
+        run_pipeline(FILES, {"incoming": ["x"]}, real=["tabel"])
 
 
 def test_the_command_says_what_failed_and_where(spark: Any, tmp_path: Path) -> None:
@@ -92,3 +109,20 @@ def test_the_command_says_what_failed_and_where(spark: Any, tmp_path: Path) -> N
     assert CliRunner().invoke(app, ["test", file, "-k", "no such"]).exit_code == 2
     done = CliRunner().invoke(app, ["test", file, "-k", "cut off", "--json"])
     assert done.exit_code == 0 and json.loads(done.stdout)["tests"][0]["passed"] is True
+
+
+def test_settings_of_what_ran_before_are_not_those_of_a_test(spark: SparkSession, tmp_path: Path) -> None:
+    left = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    left.conf.set("spark.sql.ansi.enabled", "false")  # as the query of a window has it
+    left.createDataFrame([(1,)], "n INT")
+    assert SparkSession.getActiveSession() is not spark, "it is the active one now"
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(
+        "name: t\nsources: {incoming: {type: stdin}}\n"
+        "transforms:\n  parsed: {type: parse_json, input: incoming, schema: n INT}\n"
+        "  tenth: {type: select, input: parsed, columns: {n: 10 / n}}\n"
+        "sinks: {out: {type: console, input: tenth}}\n"
+    )
+    result = run_pipeline(file, {"incoming": ['{"n": 0}', '{"n": 5}']})
+    assert result.rows["out"] == [{"n": 2.0}]
+    assert [letter.stage for letter in result.letters] == ["tenth"]

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from pyspark.sql.types import IntegerType, StringType, StructType
 
-from signoff.engine.delivery import described
-from signoff.transforms.parse_csv import ParseCsvConfig, one_record
-from signoff.transforms.parse_csv import _Describe as DescribeCsv
-from signoff.transforms.parse_json import DescribeJson
-from signoff.transforms.typed_texts import (
+from signoff.engine.delivery.sink_pass import described
+from signoff.transforms.parsing.parse_csv import ParseCsvConfig, one_record
+from signoff.transforms.parsing.parse_csv import _Describe as DescribeCsv
+from signoff.transforms.parsing.parse_json import DescribeJson
+from signoff.transforms.parsing.typed_texts import (
     EXACT_DATE,
     EXACT_DECIMAL,
+    EXACT_FLOAT,
     EXACT_LOCAL_TIME,
     EXACT_TIME,
     Rules,
@@ -80,6 +81,11 @@ def test_a_line_break_behind_an_escape_that_is_escaped_is_refused_to_be_safe() -
     ("pattern", "exact", "others"),
     [
         (EXACT_DECIMAL, ["1", " -1.50 ", "+.5", "1."], ["1.5E-3", "1e2", "", ".", "1 2", "1.2.3", "0x1"]),
+        (
+            EXACT_FLOAT,
+            ["1", " -1.50 ", "+.5", "1.", "1e400", "1.5E-3", "NaN", "-inf", "Infinity"],
+            ["12d", "1f", "0x1p3", "", ".", "1e", "1 2", "e5", "infinite", "1.2.3"],
+        ),
         (
             EXACT_DATE,
             ["2026-11-18", " 2026-11-18 "],

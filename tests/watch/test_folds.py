@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from signoff import load
 from signoff.cli import app
-from signoff.state.folding import NEVER
-from signoff.state.open_groups import OpenGroups
+from signoff.stateful.open_groups import OpenGroups
+from signoff.transforms.fold.groups import NEVER
 from signoff.watch.folds import Fold, read_folds
 
 PIPELINE = """

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from signoff.engine.children import Child
-from signoff.engine.run_options import RunOptions
 from signoff.errors import PipelineError
 from signoff.pipeline.graph import Graph
+from signoff.run.options import RunOptions
+from signoff.run.processes import Child
 from signoff.watch.live import run_live
 
 ECHO = "import sys; sys.stderr.write('loaded, then ' + sys.stdin.readline()); sys.stderr.flush()"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import sys
 from dataclasses import replace
-from io import StringIO
+from io import BytesIO, StringIO
 
 import pytest
 from rich.console import Console
 
 from signoff.ledger.outcome import Account
-from signoff.watch.moments import Moment, Rates, SinkMoment, SourceMoment
+from signoff.logs import set_up_logging
+from signoff.run.moments import Moment, Rates, SinkMoment, SourceMoment
 from signoff.watch.progress import Lines, Progress, picture, sentence
 
 START = Moment("alarms", "starting", 4.2, {"incoming": SourceMoment(Account())}, {"table": SinkMoment()}, 0.0)
@@ -129,6 +133,30 @@ def test_without_a_terminal_nothing_is_drawn_twice_and_quiet_is_quiet() -> None:
         assert file.getvalue() == ("" if quiet else "alarms: starting Spark\n")
 
 
+def test_the_log_of_a_service_says_when_a_run_starts_works_stops_and_how_it_ended(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    set_up_logging("json")
+    with Progress(quiet=False, logged=True) as progress:
+        for shown in (
+            START,
+            flowing(1, 3, 1),
+            flowing(9, 5, 4),
+            replace(flowing(10, 5, 5), phase="stopping"),
+        ):
+            progress.show(shown)
+        progress.show(replace(flowing(11, 5, 5), phase="ended"))
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["message"] for line in lines] == [
+        "alarms: starting Spark",
+        "alarms: running",
+        "alarms: stopping: ending Spark",
+        "account of incoming: received=5 delivered=5 dropped=0 dead_lettered=0 refused=0 expired=0 "
+        "in_flight=0",
+    ]
+    assert {line["level"] for line in lines} == {"info"}
+
+
 def test_on_a_terminal_the_account_is_the_last_line() -> None:
     file = StringIO()
     with Progress(quiet=False, console=Console(file=file, width=80, force_terminal=True)) as progress:
@@ -136,3 +164,30 @@ def test_on_a_terminal_the_account_is_the_last_line() -> None:
         progress.show(replace(flowing(1, 6, 6), phase="ended"))
     last = file.getvalue().rstrip().splitlines()[-1]
     assert "account of incoming: received=6 delivered=6 " in last
+
+
+def test_what_sinks_and_sources_say_is_not_obeyed_by_a_terminal() -> None:
+    odd = "no \x1b[2K\x9b1G\r"
+    sinks = {"table": SinkMoment(1, odd, 1.0)}
+    shown = drawn(moment(sources={"incoming": SourceMoment(Account(), 0, odd)}, sinks=sinks), width=160)
+    assert not set(shown) & {*"\x1b\x9b\r"} and shown.count("\\u001b[2K") == 2
+
+
+def test_what_processes_of_a_run_write_is_not_obeyed_by_a_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from signoff.run.processes import _relay
+
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, said in ((Terminal(), "a \\u001b]0;x\\u0007 ä\n"), (StringIO(), "a \x1b]0;x\x07 ä\n")):
+        monkeypatch.setattr(sys, "stderr", stream)
+        _relay(BytesIO("a \x1b]0;x\x07 ä\n".encode()))
+        assert stream.getvalue() == said
+        set_up_logging("text")
+        logging.getLogger("signoff.test").warning("%s", "b \x1b]0;x")
+        assert ("\x1b" in stream.getvalue().splitlines()[1]) != stream.isatty()
+    logging.getLogger("signoff").handlers[:] = []
+    logging.getLogger("signoff").propagate = True

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from signoff import load
 from signoff.cli import app
 from signoff.sinks.contract import BatchRef
-from signoff.state.marks import Marks, Progress
+from signoff.stateful.watermarks import Watermarks
+from signoff.transforms.window.watermark_rule import WatermarkRule
 from signoff.watch.windows import late_in_all, read_windows
 
 PIPELINE = """
@@ -36,7 +37,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def late(file: Path) -> Path:
-    marks = Marks(file.parent / "state/links/by_sensor.buffer/marks.db", Progress(0), ("incoming",))
+    marks = Watermarks(file.parent / "state/links/by_sensor.buffer/marks.db", WatermarkRule(0), ("incoming",))
     marks.count_late(BatchRef("incoming", 0, 10), {_keys(1, 121): 2, _keys(2, 121): 3})
     marks.count_late(BatchRef("incoming", 10, 20), {_keys(2, 115): 4})
     marks.reach(1_619_827_200_000_000)
@@ -65,7 +66,7 @@ def test_before_the_first_run_nothing_is_closed_and_nothing_late(file: Path) -> 
 
 
 def test_all_windows_together_by_one_key(late: Path) -> None:
-    marks = Marks(late.parent / "state/links/in_all.buffer/marks.db", Progress(0), ("incoming",))
+    marks = Watermarks(late.parent / "state/links/in_all.buffer/marks.db", WatermarkRule(0), ("incoming",))
     marks.count_late(BatchRef("incoming", 0, 10), {"{}": 5})
     marks.close_store()
     windows = read_windows(load(late))
@@ -75,16 +76,22 @@ def test_all_windows_together_by_one_key(late: Path) -> None:
 
 def test_status_shows_them(late: Path) -> None:
     told = CliRunner().invoke(app, ["status", str(late)]).stdout.splitlines()
-    assert "by_sensor  2021-05-01T00:00:00Z     9" in told
-    assert "in_all     -                        0" in told
+    assert "by_sensor  2021-05-01T00:00:00Z             0     9" in told
+    assert "in_all     -                                0     0" in told
     assert "late at by_sensor by sensor: 121 (5), 115 (4)" in told
 
 
 def test_status_as_json_has_them_by_name(late: Path) -> None:
     found = json.loads(CliRunner().invoke(app, ["status", str(late), "--json"]).stdout)
-    assert found["windows"]["in_all"] == {"closed_upto": None, "late": 0, "late_by": {}}
+    assert found["windows"]["in_all"] == {
+        "closed_upto": None, "closed_upto_seconds": None, "open": False, "events": 0, "late": 0,
+        "late_by": {},
+    }  # fmt: skip
     assert found["windows"]["by_sensor"] == {
         "closed_upto": "2021-05-01T00:00:00Z",
+        "closed_upto_seconds": 1_619_827_200.0,
+        "open": False,
+        "events": 0,
         "late": 9,
         "late_by": {
             "station": [{"value": 2, "late": 7}, {"value": 1, "late": 2}],

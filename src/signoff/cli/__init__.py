@@ -11,28 +11,31 @@ from __future__ import annotations
 import importlib
 import sys
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 import signoff
-from signoff.cli.layered import with_layers
-from signoff.errors import PipelineError, SignoffError, StateError
+from signoff.cli.overlay_options import with_layers
+from signoff.errors import PipelineError, PluginError, SignoffError, StateError
+from signoff.terminal import say
 
 COMMANDS = {
-    "run": "Run a pipeline until SIGTERM or Ctrl-C, which finish what is in flight; or once.",
+    "run": "Run a pipeline until SIGTERM or Ctrl-C, then finish the events in flight; or run it once.",
+    "serve": "Keep pipelines running, each in processes of its own, and answer a REST API.",
+    "jobs": "Run jobs, which read tables and have parameters; list and show their runs.",
     "status": "Show whether a run is alive, what each source has in flight, and how each sink is doing.",
-    "audit": "Print the account of each source: where every event is that was received.",
-    "explain": "Tell the story of one event: its state, each sink's part in it, its dead letters, its rows "
-    "in buffers.",
+    "top": "Show rates, backlog, sinks, windows and problems, refreshed until Ctrl-C.",
+    "tap": "Show the newest rows at a node and their outcomes, also while the pipeline runs.",
+    "audit": "Print the account of each source: where every received event is.",
+    "explain": "Explain one event: its state, what each sink did with it, its letters and buffered rows.",
     "dead-letters": "List, show, export, replay, correct and drop events that could not be delivered.",
-    "buffers": "List the buffers of a pipeline, and give up one that no sink takes rows from.",
-    "sources": "List the sources a state directory knows; give up one that is gone, or begin its log anew.",
-    "backup": "Copy the state directory: log, ledger, dead letters, buffers, windows and folds, all of one "
-    "moment.",
-    "restore": "Put a backup in the place of the state directory, which must not be there; then say what "
-    "follows.",
+    "buffers": "List the buffers of a pipeline, and discard one that no sink reads.",
+    "sources": "List the sources of a state directory; discard one that is gone, or start a new log for one.",
+    "backup": "Back up the state directory, as of one moment.",
+    "restore": "Restore a backup as the state directory, which must not exist; then print the consequences.",
     "check": "Report every problem of a pipeline at once.",
     "test": "Run the tests of a pipeline, without its servers.",
     "graph": "Draw a pipeline, in the terminal or as Mermaid.",
@@ -60,13 +63,15 @@ class _LazyGroup(_Group):
     """Imports a command's module only when the command is asked for, so that each starts at once."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+        return list(_of_server().commands) if ctx.params.get("server") else list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if ctx.params.get("server"):
+            return _of_server().commands.get(cmd_name)
         return _command(cmd_name) if cmd_name in COMMANDS else None
 
     def summary(self, ctx: Any, name: str) -> str:
-        return COMMANDS[name]
+        return super().summary(ctx, name) if ctx.params.get("server") else COMMANDS[name]
 
 
 def _command(name: str) -> Any:
@@ -82,6 +87,13 @@ def _command(name: str) -> Any:
     return with_layers(command)
 
 
+def _of_server() -> Any:
+    """The commands of a client of a service: a group of them."""
+    from signoff.cli.remote import app as remote
+
+    return typer.main.get_command(remote)
+
+
 app = typer.Typer(
     cls=_LazyGroup,
     no_args_is_help=True,
@@ -94,7 +106,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"signoff {signoff.__version__}")
+        say(f"signoff {signoff.__version__}")
         raise typer.Exit
 
 
@@ -103,6 +115,23 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Ask a service (signoff serve); the commands are then: submit, list, status, audit, "
+            "explain, graph, buffers, dead-letters, log, start, stop, drain, delete.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", envvar="SIGNOFF_TOKEN_FILE", help="With --server: the file with your token."
+        ),
+    ] = None,
+    server_ca: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="With --server: certificates to trust, PEM.")
+    ] = None,
 ) -> None:
     """Event pipelines on Spark: an event leaves its source only when every sink has signed for it."""
 
@@ -117,5 +146,5 @@ def main() -> None:
     except SignoffError as error:
         from signoff.pipeline.secrets import redact
 
-        typer.echo(redact(str(error)), err=True)
-        sys.exit(2 if isinstance(error, PipelineError | StateError) else 1)
+        say(redact(str(error)), err=True)
+        sys.exit(2 if isinstance(error, PipelineError | PluginError | StateError) else 1)

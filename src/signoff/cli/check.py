@@ -11,6 +11,7 @@ import typer
 
 from signoff.errors import PipelineError, Problem
 from signoff.pipeline.graph import Graph
+from signoff.terminal import say
 
 
 def command(
@@ -27,14 +28,14 @@ def command(
     """
     graph, problems = _checked(file, spark)
     if as_json:
-        typer.echo(json.dumps(_as_json(file, graph, problems), ensure_ascii=False))
+        say(json.dumps(_as_json(file, graph, problems), ensure_ascii=False))
     else:
         for problem in problems:
-            typer.echo(str(problem))
+            say(str(problem))
         for warning in graph.warnings if graph else ():
-            typer.echo(f"warning: {warning}")
+            say(f"warning: {warning}")
         if graph and not problems:
-            typer.echo(f"{file} is fine: {_counts(graph)}{'' if spark else ' (expressions not checked)'}")
+            say(f"{file} is fine: {_counts(graph)}{'' if spark else ' (expressions not checked)'}")
     if problems:
         raise typer.Exit(2 if problems[0].code == "no-file" else 1)
 
@@ -49,8 +50,12 @@ def _checked(file: Path, spark: bool) -> tuple[Graph | None, list[Problem]]:
         return None, list(error.problems)
     if not spark:
         return graph, []
-    from signoff.engine import class_archive
-    from signoff.engine.check import asks_spark, check
+    if graph.is_job:
+        from signoff.jobs.check import check as check_job
+
+        return check_job(graph)
+    from signoff.engine.spark import class_archive
+    from signoff.engine.spark_check import asks_spark, check
 
     problems = list(check(graph))
     if asks_spark(graph):

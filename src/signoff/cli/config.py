@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-
 from signoff.cli.reading import PipelineFile
+from signoff.terminal import say
 
 
 def command(file: PipelineFile) -> None:
@@ -18,13 +17,13 @@ def command(file: PipelineFile) -> None:
 
     from signoff.catalog import default
     from signoff.pipeline.check import check
-    from signoff.pipeline.layers import chosen
     from signoff.pipeline.load import draft_of
-    from signoff.pipeline.model import Settings
-    from signoff.pipeline.secrets import Lenient
-    from signoff.pipeline.shown import fields_shown
+    from signoff.pipeline.masked_config import fields_shown
+    from signoff.pipeline.overlays import chosen
+    from signoff.pipeline.settings import Settings
     from signoff.pipeline.syntax import written
     from signoff.pipeline.validate import register_literals
+    from signoff.pipeline.variables import Lenient
 
     draft, catalog = draft_of(file, chosen()), default()
     models = {node.name: catalog.of(node.kind).get(str(node.fields.get("type"))) for node in draft.nodes}
@@ -38,4 +37,4 @@ def command(file: PipelineFile) -> None:
         content.setdefault(f"{node.kind}s", {})[node.name] = shown
     # Only now: values of variables are not in the text, and what happens to be the same is not to be masked.
     check(draft, catalog, Lenient(os.environ))
-    typer.echo(written(content), nl=False)
+    say(written(content), nl=False)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TextIO
 
 import typer
 
 from signoff.cli.letter_options import (
+    HINTS,
     All,
-    Choice,
     EventIds,
     Matching,
     Reason,
@@ -23,22 +23,34 @@ from signoff.cli.letter_options import (
     Stage,
     Until,
     Where,
-    checked,
-    choice,
 )
-from signoff.cli.letter_text import as_dict, edited, payload_of, short
-from signoff.cli.reading import AsJson, PipelineFile, load_for_reading, table, when
-from signoff.cli.replayed import BEING_DROPPED, IN_VAIN, end_of, print_counts, report
-from signoff.cli.replaying import replay_letters
-from signoff.cli.terminal import harmless, say
+from signoff.cli.letter_text import edited, lines_of, payload_of
+from signoff.cli.reading import AsJson, PipelineFile, as_usage, load_for_reading, table, when
+from signoff.cli.replaying import print_counts, print_report, replay_letters
 from signoff.durable import whole_file
-from signoff.engine.gone import obstacle, stage_names
-from signoff.ledger import DeadLetter, DeadLetters, Ledger, RunLock, drop_letters
-from signoff.ledger.interrupted_drops import put_back
+from signoff.ledger import DeadLetter, DeadLetters
 from signoff.ledger.letter import OPEN, Status
-from signoff.ledger.resubmission import resubmit as put_in_its_place
-from signoff.ledger.resubmission import why_not
+from signoff.ledger.resubmission import NAMES
+from signoff.operate.corrections import (
+    Correction,
+    correct,
+    first_line,
+    letter_to_correct,
+    read_corrections,
+    resubmit_all,
+)
+from signoff.operate.letter_choice import Choice, checked, choice
+from signoff.operate.letters import (
+    EVERY,
+    drop_chosen,
+    each_letter,
+    find_letters,
+    open_letters,
+    open_of_choice,
+)
+from signoff.operate.replay import IN_VAIN, Replay, letters_to_replay
 from signoff.pipeline.graph import Graph
+from signoff.terminal import harmless, say
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -51,10 +63,10 @@ Closed = Annotated[bool, typer.Option("--closed", help="Also those that were rep
 
 _REASONS = 10
 """Reasons why letters cannot be replayed that `list` prints."""
-_EVERY: tuple[Status, ...] = (*OPEN, "replayed", "dropped")
 
 
 @app.command("list")
+@as_usage(**HINTS)
 def list_letters(
     file: PipelineFile,
     stage: Stage = None,
@@ -69,31 +81,31 @@ def list_letters(
 ) -> None:
     """List the dead letters that are stored or being replayed, the oldest first.
 
-    One that cannot be replayed as things are is marked with *, and why is said below.
+    A letter that cannot be replayed is marked with *, and the reason is printed below.
     """
     asked = choice(None, stage, source, reason, matching, since, until, where)
     graph = load_for_reading(file)
-    with _letters(graph) as letters:
-        if as_json:
-            _write(graph, letters, asked, sys.stdout, OPEN, limit)
-            return
-        names, cut = stage_names(graph), letters.cut_rows()
-        found = asked.letters(graph, letters, limit=limit, brief=True)
-    if not found:
-        typer.echo("no dead letters")
+    if as_json:
+        _write(graph, asked, sys.stdout, OPEN, limit)
         return
-    obstacles = {letter.key: why for letter in found if (why := obstacle(names, letter, cut))}
+    found = find_letters(graph, asked, limit=limit, brief=True)
+    if not found:
+        say("no dead letters")
+        return
     rows = [
-        [x.event_id, x.stage, when(x.at), x.status + ("*" if x.key in obstacles else ""), x.attempts,
-         short(x.reason)]
-        for x in found
+        [x.event_id, x.stage, when(x.at), x.status + ("*" if each.why_not else ""), x.attempts,
+         first_line(x.reason)]
+        for each in found
+        for x in [each.letter]
     ]  # fmt: skip
     say(table(["event", "stage", "since", "status", "tried", "reason"], rows, right=["tried"]))
-    for why, number in Counter(obstacles.values()).most_common(_REASONS):
+    obstacles = Counter(each.why_not for each in found if each.why_not)
+    for why, number in obstacles.most_common(_REASONS):
         say(f"* {number} cannot be replayed: {why}")
 
 
 @app.command()
+@as_usage(**HINTS)
 def show(
     file: PipelineFile,
     event_ids: EventIds = None,
@@ -106,7 +118,7 @@ def show(
     where: Where = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show letters with all that is known of them, and the whole payload.
+    """Show letters with all details and the whole payload.
 
     Of events that are named also those that were replayed or dropped. Exits with 1 when there is none.
     """
@@ -114,17 +126,16 @@ def show(
     if not asked:
         raise typer.BadParameter("name event ids, or say which letters with --stage, --reason, …")
     graph = load_for_reading(file)
-    with _letters(graph) as letters:
+    with open_letters(graph) as letters:
         if missing := [each for each in event_ids or () if not letters.get(checked(each))]:
-            typer.echo(f"there is no dead letter of {missing[0]}", err=True)
+            say(f"there is no dead letter of {missing[0]}", err=True)
             raise typer.Exit(1)
-        found = asked.letters(graph, letters, statuses=_EVERY if event_ids else OPEN)
-        names, cut = stage_names(graph), letters.cut_rows()
+    found = find_letters(graph, asked, statuses=EVERY if event_ids else OPEN)
     if not found:
-        typer.echo("there is no such dead letter", err=True)
+        say("there is no such dead letter", err=True)
         raise typer.Exit(1)
     for letter in found:
-        fields = as_dict(letter, obstacle(names, letter, cut))
+        fields = letter.to_json()
         if as_json:
             say(json.dumps(fields, ensure_ascii=False))
         else:
@@ -134,6 +145,7 @@ def show(
 
 
 @app.command()
+@as_usage(**HINTS)
 def export(
     file: PipelineFile,
     event_ids: EventIds = None,
@@ -149,24 +161,21 @@ def export(
         str, typer.Option("--output", "-o", metavar="PATH", help="A file; `-` for standard output.")
     ] = "-",
 ) -> None:
-    """Write letters as JSON lines, with all that is known of them; without a choice, all that are open.
+    """Write letters as JSON lines, with all details; without a selection, all that are open.
 
-    A payload that is no text is written as base64, with `payload_encoding`. A file is there whole, or not at
-    all.
+    A payload that is not text is written as base64, with `payload_encoding`. A file is written whole, or not
+    at all.
     """
     asked = choice(event_ids, stage, source, reason, matching, since, until, where)
     graph = load_for_reading(file)
-    statuses = _EVERY if closed else OPEN
-    with (
-        _letters(graph) as letters,
-        nullcontext(sys.stdout) if output == "-" else whole_file(Path(output)) as out,
-    ):
-        number = _write(graph, letters, asked, out, statuses, None)
+    with nullcontext(sys.stdout) if output == "-" else whole_file(Path(output)) as out:
+        number = _write(graph, asked, out, EVERY if closed else OPEN, None)
     if output != "-":
-        typer.echo(f"{number} dead letters written to {output}", err=True)
+        say(f"{number} dead letters written to {output}", err=True)
 
 
 @app.command()
+@as_usage(**HINTS)
 def replay(
     file: PipelineFile,
     event_ids: EventIds = None,
@@ -181,24 +190,26 @@ def replay(
     wait: Annotated[bool, typer.Option(help="Wait until the run has replayed them.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Send letters again, under their old ids, only to what failed.
+    """Replay letters, under their old ids, only where they failed.
 
-    A run that is alive does it; if there is none, it is done here. What became of each letter that was not
-    simply delivered is said: dropped, and by which step; failed again, where and why; not replayable, and
-    why. Exits with 1 when any failed, could not be replayed or is not decided yet; it stays stored then.
+    A live run replays them; without one, this command does. Letters of a job are replayed by the run that
+    made them, when it resumes. The outcome of each letter that was not simply delivered is printed: dropped,
+    and by which step; failed again, where and why; not replayable, and why. Exits with 1 when any failed,
+    could not be replayed or has no outcome yet; those stay stored.
     """
     asked = _some(choice(event_ids, stage, source, reason, matching, since, until, where), all_letters)
     graph = load_for_reading(file)
-    with DeadLetters(graph.state / "dead_letters.db", readonly=not graph.state.exists()) as letters:
-        with Ledger(graph.state / "ledger.db", readonly=True) as ledger:
-            put_back(ledger, letters)
-        _replay_and_report(file, graph, letters, _open(graph, letters, asked), wait, as_json)
+    with letters_to_replay(graph) as letters:
+        _replay_and_report(file, graph, letters, open_of_choice(graph, letters, asked), wait, as_json)
 
 
 @app.command()
+@as_usage(**HINTS)
 def resubmit(
     file: PipelineFile,
-    event_id: Annotated[str, typer.Argument(metavar="EVENT_ID")],
+    event_id: Annotated[
+        str | None, typer.Argument(metavar="[EVENT_ID]", help="Event id, as `list` prints it.")
+    ] = None,
     stage: Stage = None,
     payload: Annotated[
         str | None,
@@ -207,34 +218,41 @@ def resubmit(
             help="File with the corrected payload; `-`: standard input. Without: $EDITOR is called.",
         ),
     ] = None,
+    source_file: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="PATH",
+            help="Many at once: what `export` wrote, with corrected payloads; `-`: standard input.",
+        ),
+    ] = None,
     wait: Annotated[bool, typer.Option(help="Wait until the run has delivered it.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Correct an event and send it again, where it failed, as a new event that names the old one.
+    """Correct events and send them again, where they failed, as new events that name the old ones.
 
     The corrected event of incoming/39 has the id incoming/39/+1, and the header signoff-resubmits. The old
-    letter is closed as "resubmitted as incoming/39/+1". Should the new one fail, its letter is stored.
+    letter is closed as "resubmitted as incoming/39/+1". Should the new one fail, its letter is stored. The
+    payload of a row of CSV or Parquet is a JSON object of the columns. Of --from a line that was not changed
+    is left as it is, and nothing is sent if any line cannot be used.
     """
     graph = load_for_reading(file)
     readonly = not graph.state.exists()
     with DeadLetters(graph.state / "dead_letters.db", readonly=readonly) as letters:
-        found = [x for x in letters.get(checked(event_id), stage) if x.status in OPEN]
-        if not found:
-            raise typer.BadParameter(f"there is no open dead letter of {event_id}", param_hint="EVENT_ID")
-        if len(found) > 1:
-            stages = ", ".join(letter.stage for letter in found)
-            raise typer.BadParameter(f"{event_id} has several letters: name one with --stage ({stages})")
-        (old,) = found
-        if why := why_not(old):
-            raise typer.BadParameter(why, param_hint="EVENT_ID")
-        text = edited(old) if payload is None else payload_of(payload)
-        with Ledger(graph.state / "ledger.db") as ledger:
-            new = put_in_its_place(ledger, letters, old, text)
-        typer.echo(f"{old.event_id} is resubmitted as {new.event_id}", err=True)
-        _replay_and_report(file, graph, letters, [new], wait, as_json)
+        corrections = _corrections(graph, letters, event_id, stage, payload, source_file)
+        done = resubmit_all(graph, letters, corrections)
+        for why in done.taken:
+            say(why, err=True)
+        for new in done.new:
+            say(f"{new.headers[NAMES]} is resubmitted as {new.event_id}", err=True)
+        if done.new:
+            _replay_and_report(file, graph, letters, done.new, wait, as_json)
+        if done.taken:
+            raise typer.Exit(1)
 
 
 @app.command()
+@as_usage(**HINTS)
 def drop(
     file: PipelineFile,
     event_ids: EventIds = None,
@@ -248,30 +266,41 @@ def drop(
     all_letters: All = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give letters up: their events count as dropped, unless something of them was delivered.
+    """Discard letters: their events count as dropped, unless part of them was delivered.
 
-    A letter that a living run is about to replay is left alone; the exit code is 1 then.
+    A letter that a run is about to replay is kept; the exit code is then 1.
     """
     asked = _some(choice(event_ids, stage, source, reason, matching, since, until, where), all_letters)
-    graph = load_for_reading(file)
-    state = graph.state
-    readonly = not state.exists()
-    with (
-        DeadLetters(state / "dead_letters.db", readonly=readonly) as letters,
-        Ledger(state / "ledger.db", readonly=readonly) as ledger,
-    ):
-        chosen = _open(graph, letters, asked)
-        if chosen and RunLock(state).held_by() is None:
-            letters.withdraw(chosen, handed=True)
-            chosen = [replace(letter, status="stored") for letter in chosen]
-        dropped = drop_letters(ledger, letters, chosen)
-    print_counts({"asked": len(chosen), "dropped": dropped}, as_json)
-    if dropped < len(chosen):
+    done = drop_chosen(load_for_reading(file), asked)
+    print_counts(done.to_json(), as_json)
+    if done.dropped < done.asked:
         raise typer.Exit(1)
 
 
-def _letters(graph: Graph) -> DeadLetters:
-    return DeadLetters(graph.state / "dead_letters.db", readonly=True)
+def _corrections(
+    graph: Graph,
+    letters: DeadLetters,
+    event_id: str | None,
+    stage: str | None,
+    payload: str | None,
+    source_file: str | None,
+) -> list[Correction]:
+    if (event_id is None) == (source_file is None):
+        raise typer.BadParameter("name one event, or give corrected ones with --from")
+    if event_id is not None:
+        old = letter_to_correct(letters, event_id, stage)
+        text = edited(old) if payload is None else payload_of(payload)
+        return [correct(graph, letters, *old.key, text)]
+    assert source_file is not None
+    if stage is not None or payload is not None:
+        raise typer.BadParameter("the file says which letters and what; leave --stage and --payload out")
+    found, unchanged = read_corrections(graph, letters, lines_of(source_file))
+    if unchanged:
+        say(f"{unchanged} not changed, and left as they are", err=True)
+    if not found:
+        say("nothing was changed, and nothing was sent", err=True)
+        raise typer.Exit(1)
+    return found
 
 
 def _some(asked: Choice, all_letters: bool) -> Choice:
@@ -281,43 +310,26 @@ def _some(asked: Choice, all_letters: bool) -> Choice:
     return asked
 
 
-def _open(graph: Graph, letters: DeadLetters, asked: Choice) -> list[DeadLetter]:
-    """The open letters that were asked for, with the others of rows that were made of several events."""
-    return letters.whole(asked.letters(graph, letters, brief=True))
-
-
 def _replay_and_report(
-    file: Path, graph: Graph, letters: DeadLetters, chosen: list[DeadLetter], wait: bool, as_json: bool
+    file: Path,
+    graph: Graph,
+    letters: DeadLetters,
+    chosen: Sequence[DeadLetter],
+    wait: bool,
+    as_json: bool,
 ) -> None:
-    names, cut = stage_names(graph), letters.cut_rows()
-    unfit = {letter.key: why for letter in chosen if (why := obstacle(names, letter, cut))}
-    unfit |= {letter.key: BEING_DROPPED for letter in chosen if letter.status == "dropping"}
-    if fit := [letter for letter in chosen if letter.key not in unfit]:
+    replay = Replay.of(graph, letters, chosen)
+    if fit := [letter for letter in chosen if letter.key not in replay.unfit]:
         replay_letters(file, graph, letters, fit, wait)
-    ends = [end_of(letters, letter, unfit.get(letter.key, "")) for letter in chosen]
-    report(ends, as_json)
+    ends = print_report(replay.report(letters), as_json)
     if any(end.outcome in IN_VAIN or (wait and end.outcome == "waiting") for end in ends):
         raise typer.Exit(1)
 
 
-def _write(
-    graph: Graph,
-    letters: DeadLetters,
-    asked: Choice,
-    out: TextIO,
-    statuses: tuple[Status, ...],
-    limit: int | None,
-) -> int:
-    """One JSON object a line; letter by letter where that can be: there may be more than fit into memory."""
-    names, cut, number = stage_names(graph), letters.cut_rows(), 0
-    all_at_once = asked.event_ids or asked.where is not None
-    found = (
-        asked.letters(graph, letters, statuses=statuses, limit=limit)
-        if all_at_once
-        else letters.each(asked.chosen, statuses=statuses, limit=limit)
-    )
-    for letter in found:
-        fields = as_dict(letter, obstacle(names, letter, cut))
-        out.write(harmless(json.dumps(fields, ensure_ascii=False), out) + "\n")
+def _write(graph: Graph, asked: Choice, out: TextIO, statuses: tuple[Status, ...], limit: int | None) -> int:
+    """One JSON object a line."""
+    number = 0
+    for letter in each_letter(graph, asked, statuses=statuses, limit=limit):
+        out.write(harmless(json.dumps(letter.to_json(), ensure_ascii=False), out) + "\n")
         number += 1
     return number

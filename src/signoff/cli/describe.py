@@ -27,22 +27,26 @@ def command(
     For an editor that completes and checks pipeline files: signoff describe --schema > signoff.schema.json
     """
     from signoff.catalog import default
-    from signoff.pipeline import describe, problems
+    from signoff.pipeline import describe, problem_codes
 
     if errors:
         _no_type(type_name, "--errors")
-        typer.echo(problems.errors_markdown() if markdown else _codes(), nl=False)
+        typer.echo(problem_codes.errors_markdown() if markdown else _codes(), nl=False)
         return
     catalog = default()
     if type_name:
         _one(catalog, type_name, schema)
-    elif schema:
+        return
+    for kind in KINDS:
+        for error in catalog.usable(kind)[1].values():
+            typer.echo(f"warning: left out: {error}", err=True)
+    if schema:
         typer.echo(json.dumps(describe.pipeline_schema(catalog), indent=2, ensure_ascii=False))
     elif markdown:
         typer.echo(describe.describe_markdown(catalog), nl=False)
     elif every:
         for kind in KINDS:
-            for name, model in catalog.of(kind).items():
+            for name, model in catalog.usable(kind)[0].items():
                 typer.echo(describe.describe_text(name, kind, model))
     else:
         typer.echo(_listing(catalog), nl=False)
@@ -55,7 +59,7 @@ def _no_type(type_name: str, option: str) -> None:
 
 def _one(catalog: Catalog, type_name: str, schema: bool) -> None:
     from signoff.pipeline import describe
-    from signoff.pipeline.problems import suggestion
+    from signoff.pipeline.suggestions import suggestion
 
     kinds = catalog.kinds(type_name)
     if not kinds:
@@ -76,11 +80,11 @@ def _listing(catalog: Catalog) -> str:
     lines = []
     for kind in KINDS:
         lines.append(f"{kind}s")
-        lines += [f"  {name:12} {model.summary}" for name, model in catalog.of(kind).items()]
+        lines += [f"  {name:12} {model.summary}" for name, model in catalog.usable(kind)[0].items()]
     return "\n".join([*lines, "", "signoff describe TYPE shows the fields of one."]) + "\n"
 
 
 def _codes() -> str:
-    from signoff.pipeline.problems import CODES
+    from signoff.pipeline.problem_codes import CODES
 
     return "".join(f"{code}\n  {entry.meaning}\n  {entry.remedy}\n" for code, entry in CODES.items())

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from signoff.cli.reading import AsJson, PipelineFile, dash, load_for_reading, table, when
-from signoff.cli.terminal import say
-from signoff.ledger.explain import Explanation, explain
-from signoff.ledger.outcome import EventId
-from signoff.link.lookup import rows_in_buffers
-from signoff.log import LogReader
-from signoff.state.key_index import reasons_to_wait
+from signoff.cli.reading import AsJson, PipelineFile, as_usage, dash, load_for_reading, table, when
+from signoff.ledger.explain import Explanation
+from signoff.operate.story import read_story
+from signoff.terminal import say
 
 _SHOWN = 500
 """Characters of a payload that are shown; `--json` has all of it."""
 
 
+@as_usage(event_id="EVENT_ID")
 def command(
     file: PipelineFile,
     event_id: Annotated[
@@ -26,29 +24,21 @@ def command(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Tell the story of one event: its state, each sink's part in it, its dead letters, its rows in buffers.
+    """Explain one event: its state, what each sink did with it, its letters and buffered rows.
 
     Exits with 1 when there is no such event.
     """
-    graph = load_for_reading(file)
-    waits_for = reasons_to_wait(graph.state)
-    try:
-        story = explain(graph, event_id, LogReader, waits_for)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="EVENT_ID") from None
-    rows = [
-        explain(graph, str(row), LogReader, waits_for)
-        for row in rows_in_buffers(graph.state, EventId.parse(event_id))
-    ]
+    story = read_story(load_for_reading(file), event_id)
     if as_json:
-        found = _as_dict(story) | {"buffered": [_as_dict(row) for row in rows]}
-        say(json.dumps(found, ensure_ascii=False))
+        say(json.dumps(story.to_json(), ensure_ascii=False))
     else:
-        _print(story)
-        for row in rows:
+        _print(story.event)
+        for row in story.buffered:
             say("")
             _print(row)
-    if story.state == "unknown":
+        for sink, text in story.asked_for:
+            say(f"{sink}: {text}")
+    if not story.known:
         raise typer.Exit(1)
 
 
@@ -71,20 +61,3 @@ def _print(story: Explanation) -> None:
         more = "…" if len(story.payload) > _SHOWN else ""
         kind = "" if story.payload_encoding == "utf-8" else f" ({story.payload_encoding})"
         say(f"payload{kind}: {story.payload[:_SHOWN]}{more}")
-
-
-def _as_dict(story: Explanation) -> dict[str, Any]:
-    result: dict[str, Any] = {
-        name: getattr(story, name)
-        for name in ("event_id", "state", "acknowledged", "why", "received_at", "payload", "payload_encoding")
-    }
-    result["headers"] = dict(story.headers)
-    result["stages"] = [
-        {"stage": x.stage, "event_id": x.event_id, "state": x.state, "text": x.text} for x in story.lines
-    ]
-    result["dead_letters"] = [
-        {"event_id": x.event_id, "stage": x.stage, "reason": x.reason, "status": x.status, "at": when(x.at),
-         "attempts": x.attempts, "first_reason": x.first_reason, "replay": x.result}
-        for x in story.letters
-    ]  # fmt: skip
-    return result

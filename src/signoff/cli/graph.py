@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from signoff.terminal import say
+
 
 def command(
     file: Annotated[Path, typer.Argument(help="The pipeline: YAML or Python.")],
@@ -19,7 +21,7 @@ def command(
 
     graph = load_for_reading(file)
     if mermaid:
-        typer.echo(draw.mermaid(graph), nl=False)
+        say(draw.mermaid(graph), nl=False)
         return
     picture = draw.text(graph, styled=sys.stdout.isatty())
     encoding = sys.stdout.encoding or "utf-8"
@@ -28,4 +30,4 @@ def command(
         picture.encode(encoding)
     except UnicodeEncodeError:
         picture = draw.plain(picture)
-    typer.echo(picture, nl=False)
+    say(picture, nl=False)

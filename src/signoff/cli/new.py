@@ -1,13 +1,16 @@
-"""`signoff new DIR`: a small project that runs as it is."""
+"""`signoff new DIR`: a small project that runs as it is, or (`--plugin`) a package with a type of its own."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+
+from signoff.cli import new_plugin
 
 PIPELINE = """\
 # Base-station alarms: all of them to an archive, failed equipment to a table.
@@ -80,20 +83,46 @@ GITIGNORE = "state/\nout/\n"
 ALARMS = 40
 
 
+Kind = Literal["source", "sink", "transform"]
+
+
 def command(
     directory: Annotated[Path, typer.Argument(help="Where to write it; made if it does not exist.")],
+    plugin: Annotated[
+        Kind | None,
+        typer.Option("--plugin", help="Write a package with a new type instead."),
+    ] = None,
 ) -> None:
     """Write a starter project that runs as it is.
 
-    A pipeline, some input and a README.
+    A pipeline, some input and a README. With --plugin: a Python package that brings a source, sink or
+    transform, named after the directory, with tests that it passes.
     """
+    if plugin is not None:
+        _check_type(new_plugin.type_name(directory), directory, plugin)
     try:
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise typer.BadParameter(f"{directory} exists and is not empty; nothing was written")
-        _write(directory)
+        if plugin is None:
+            _write(directory)
+        else:
+            new_plugin.write(plugin, new_plugin.type_name(directory), directory)
     except OSError as error:
         raise typer.BadParameter(f"cannot write to {directory}: {error.strerror}") from None
-    typer.echo(f"{directory} is ready. Next:\n  cd {directory}\n  signoff run pipeline.yaml --once")
+    then = "signoff run pipeline.yaml --once" if plugin is None else 'pip install -e ".[test]" && pytest'
+    typer.echo(f"{directory} is ready. Next:\n  cd {shlex.quote(str(directory))}\n  {then}")
+
+
+def _check_type(name: str, directory: Path, kind: Kind) -> None:
+    if not name:
+        raise typer.BadParameter(
+            f"{directory.name} gives no name for a type: begin it with a letter; use a to z, digits, - and _"
+        )
+    from signoff.catalog import default
+
+    catalog = default()
+    if name in {"source": catalog.sources, "sink": catalog.sinks, "transform": catalog.transforms}[kind]:
+        raise typer.BadParameter(f'"{name}" is a {kind} of Signoff itself; call yours something else')
 
 
 def _write(directory: Path) -> None:

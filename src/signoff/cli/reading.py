@@ -1,19 +1,21 @@
-"""What the commands that look at a state directory share: loading the pipeline, printing tables.
+"""What the commands that read a state directory share: their arguments, and printing tables.
 
 They may be used while a run goes on, after it, and before there was any: then everything is zero.
-They need the names in the pipeline, not its secrets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from signoff.pipeline.graph import Graph
+from signoff.clock import when as when
+from signoff.errors import RequestError
+from signoff.operate.loading import load_for_reading as load_for_reading
+from signoff.operate.loading import load_job_for_reading as load_job_for_reading
 
 
 def _text(given: str | None) -> str | None:
@@ -28,12 +30,14 @@ TEXT: dict[str, Any] = {"callback": _text}
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def load_for_reading(file: Path) -> Graph:
-    """The graph, also in a shell that does not have the secrets of the run."""
-    from signoff.catalog import default
-    from signoff.pipeline.load import load
-
-    return load(file, default(), require_secrets=False)
+@contextmanager
+def as_usage(**hints: str) -> Iterator[None]:
+    """What was asked for and cannot be done, as a wrong use of the command; `hints`: how its parts are called
+    there. To be put on a command, below `@app.command()`."""
+    try:
+        yield
+    except RequestError as error:
+        raise typer.BadParameter(str(error), param_hint=hints.get(error.field)) from None
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> str:
@@ -51,9 +55,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]], *, right: Seq
     return "\n".join(line(row) for row in cells)
 
 
-def when(seconds: float | None) -> str | None:
-    """A time for people and JSON: ISO 8601 in UTC."""
-    return None if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
+def ignored_outcomes(number: int) -> str:
+    """What is said of outcomes that came too late."""
+    if number == 1:
+        return "1 outcome came for an event settled already, and was ignored"
+    return f"{number} outcomes came for events settled already, and were ignored"
 
 
 def dash(word: str) -> str:

@@ -1,20 +1,24 @@
-"""Having dead letters replayed: by the run that is alive, or here; with a bar on a terminal."""
+"""Having dead letters replayed: by the run that is alive, or here; with a bar on a terminal. And what became
+of each."""
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from signoff.cli.reading import load_job_for_reading
 from signoff.errors import StateError
 from signoff.ledger import DeadLetter, DeadLetters, RunLock
+from signoff.operate.replay import End, ReplayReport
 from signoff.pipeline.graph import Graph
+from signoff.terminal import say
 
 _POLL_S = 0.1
 _LOOK_S = 0.5
@@ -24,14 +28,18 @@ _LOOK_S = 0.5
 def replay_letters(
     file: Path, graph: Graph, letters: DeadLetters, chosen: list[DeadLetter], wait: bool
 ) -> None:
-    """Have the run do it, or do it here, which then does need the secrets."""
+    """Have the run do it, or do it here, which then does need the secrets; of a job, leave it to its run."""
     if RunLock(graph.state).held_by() is not None:
         letters.request_replay(chosen)
         if wait:
             _await(graph, letters, chosen)
         return
+    if load_job_for_reading(file).is_job:
+        letters.request_replay(chosen)  # a row goes where its run puts its rows, so only that run does it
+        say("no run of the job is alive; each letter is replayed when its run resumes", err=True)
+        return
     from signoff.catalog import default
-    from signoff.engine.replay import replay_now
+    from signoff.engine.replay.replayer import replay_now
     from signoff.pipeline.load import load
 
     whole = load(file, default())
@@ -57,7 +65,7 @@ def _await(graph: Graph, letters: DeadLetters, chosen: list[DeadLetter]) -> None
         while left := _left(letters, chosen):
             shown.left(left)
             if lock.held_by() is None:
-                typer.echo("the run has ended; what is left is replayed by the next one", err=True)
+                say("the run has ended; what is left is for the next one", err=True)
                 return
             time.sleep(_POLL_S)
         shown.left(0)
@@ -90,6 +98,27 @@ def _watching(graph: Graph, chosen: list[DeadLetter]) -> Iterator[None]:
     finally:
         over.set()
         watcher.join()
+
+
+def print_report(report: ReplayReport, as_json: bool) -> tuple[End, ...]:
+    """What became of the letters; those that were not simply delivered are named."""
+    if as_json:
+        say(json.dumps(report.to_json(), ensure_ascii=False))
+    else:
+        always = ("asked", "delivered", "failed_again")
+        print_counts({name: n for name, n in report.counts.items() if n or name in always}, as_json=False)
+    for end in report.ends:
+        if end.outcome not in ("delivered", "replayed"):
+            what = end.outcome.replace("_", " ")
+            say(f"{end.event_id} {what} at {end.stage}: {end.reason}", err=True)
+    return report.ends
+
+
+def print_counts(counts: dict[str, int], as_json: bool) -> None:
+    if as_json:
+        say(json.dumps(counts))
+    else:
+        say(", ".join(f"{name.replace('_', ' ')}: {number}" for name, number in counts.items()))
 
 
 class _Shown:
@@ -125,4 +154,4 @@ class _Shown:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done)
         else:
-            typer.echo(f"{self._what}: {done} of {self._asked} done", err=True)
+            say(f"{self._what}: {done} of {self._asked} done", err=True)

@@ -9,32 +9,33 @@ from typing import Annotated
 import typer
 
 from signoff.cli.reading import PipelineFile, load_for_reading, when
-from signoff.engine.backup import Backup, restore
-from signoff.engine.belonging import Belonging
+from signoff.engine.state_dir.backup import Backup, restore
+from signoff.engine.state_dir.identity import StateIdentity
 from signoff.errors import StateError
 from signoff.ledger import Ledger
+from signoff.link.sink import PipelineSinkConfig
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
-from signoff.sinks.pipeline import PipelineSinkConfig
+from signoff.terminal import say
 
 
 def command(
     file: PipelineFile,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What `signoff backup` has made.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A backup made by `signoff backup`.")],
 ) -> None:
-    """Put a backup in the place of the state directory, which must not be there; then say what follows.
+    """Restore a backup as the state directory, which must not exist; then print the consequences.
 
-    Every file is checked. What was not settled at the time of the backup is delivered again by the next run.
+    Every file is verified. The next run delivers the events that were not settled at the time of the backup.
     """
     graph = load_for_reading(file)
     made = restore(graph, directory)
     with Ledger(graph.state / "ledger.db", readonly=True) as ledger:
-        found = Belonging(graph.state, ledger, LogReader).misfits(graph.sources)
+        found = StateIdentity(graph.state, ledger, LogReader).misfits(graph.sources)
         if found:
             raise StateError("\n".join(finding.text for finding in found))
-        typer.echo(f"{graph.name}: {len(made.files)} files as of {when(made.made_at)} are in {graph.state}")
+        say(f"{graph.name}: {len(made.files)} files as of {when(made.made_at)} are in {graph.state}")
         for sentence in consequences(graph, ledger, made):
-            typer.echo(sentence)
+            say(sentence)
 
 
 def consequences(graph: Graph, ledger: Ledger, made: Backup) -> Iterator[str]:
@@ -64,5 +65,5 @@ def consequences(graph: Graph, ledger: Ledger, made: Backup) -> Iterator[str]:
     for name in links if made.running else ():
         yield (
             f"{name}: rows went into its link after the backup: a run is refused ([link-writer]) until the "
-            "pipeline behind it has settled them"
+            "pipeline that reads it has settled them"
         )

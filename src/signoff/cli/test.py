@@ -17,10 +17,11 @@ from signoff.cli.junit import junit
 from signoff.cli.reading import AsJson, PipelineFile, load_for_reading
 from signoff.errors import SignoffError
 from signoff.pipeline.secrets import redact
+from signoff.terminal import say
 
 if TYPE_CHECKING:
-    from signoff.pipeline.cases import Case
     from signoff.pipeline.graph import Graph
+    from signoff.pipeline.tests_block import Case
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def command(
 ) -> None:
     """Run the tests of a pipeline, without its servers.
 
-    Exits with 0 when all pass, 1 when one does not, 2 when the file is wrong or no test is chosen.
+    Exits with 0 when all pass, 1 when one does not, 2 when the file is invalid or no test is selected.
     """
     graph = load_for_reading(file)
     chosen = [case for case in graph.tests.cases if pattern.lower() in case.name.lower()]
@@ -62,23 +63,23 @@ def command(
         said = (
             f"no test is called like {pattern!r}; there is: {there}" if there else "there is no tests: block"
         )
-        typer.echo(f"{file}: {said}", err=True)
+        say(f"{file}: {said}", err=True)
         raise typer.Exit(2)
     if not as_json:
-        typer.echo(f"{file}: {len(chosen)} test{'' if len(chosen) == 1 else 's'}; starting Spark …", err=True)
+        say(f"{file}: {len(chosen)} test{'' if len(chosen) == 1 else 's'}; starting Spark …", err=True)
     verdicts = []
     with _no_log():
         for case in chosen:
             verdicts.append(_run(graph, case))
             if not as_json:
-                typer.echo(_text(verdicts[-1]))
+                say(_text(verdicts[-1]))
     if junit_file is not None:
         junit_file.write_text(junit(graph.name, verdicts), encoding="utf-8")
     failed = sum(not verdict.passed for verdict in verdicts)
     if as_json:
-        typer.echo(json.dumps(_as_json(file, verdicts), ensure_ascii=False))
+        say(json.dumps(_as_json(file, verdicts), ensure_ascii=False))
     else:
-        typer.echo(f"{len(verdicts) - failed} passed, {failed} failed")
+        say(f"{len(verdicts) - failed} passed, {failed} failed")
     raise typer.Exit(1 if failed else 0)
 
 

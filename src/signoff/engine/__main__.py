@@ -15,17 +15,22 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from signoff.engine.cluster import NoExecutors
-from signoff.engine.control import Control
+from signoff.engine.batch.interrupts import Interrupts
 from signoff.engine.engine import Engine
-from signoff.engine.lock import engine_lock
-from signoff.errors import PipelineError, SignoffError
-from signoff.pipeline.layers import Layers
+from signoff.engine.spark.cluster import NoExecutors
+from signoff.errors import PipelineError, PluginError, SignoffError
+from signoff.ledger.engine_lock import engine_lock
+from signoff.logs import set_up_logging
+from signoff.pipeline.file_texts import changed_since
+from signoff.pipeline.graph import Graph
+from signoff.pipeline.overlays import Layers
 from signoff.pipeline.secrets import redact
+from signoff.pipeline.started_jobs import jobs_started
 from signoff.private import make_state
-from signoff.watch.logs import set_up_logging
 
 logger = logging.getLogger("signoff.engine")
 
@@ -37,14 +42,14 @@ def main() -> int:
         return 0  # the run has ended before it had a job for us
     job = json.loads(line)
     set_up_logging(job["log_format"])
-    control = Control(patience_s=job["patience_s"])
+    control = Interrupts(patience_s=job["patience_s"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: control.stop(job["drain_s"]))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        return run(Path(job["file"]), control, Layers.from_json(job["layers"]))
-    except PipelineError as error:
-        sys.stderr.write(f"{error}\n")
+        return run(graph_of(job), control)
+    except (PipelineError, PluginError) as error:
+        sys.stderr.write(f"{redact(str(error))}\n")
         return 2
     except NoExecutors as error:
         logger.error("%s", redact(str(error)))
@@ -54,11 +59,22 @@ def main() -> int:
         return 1
 
 
-def run(file: Path, control: Control, layers: Layers) -> int:
+def graph_of(job: Mapping[str, Any]) -> Graph:
+    """The pipeline the run was started with, whatever stands in its files by now."""
     from signoff.catalog import default
     from signoff.pipeline.load import load
 
-    graph = load(file, default(), layers=layers)
+    graph = load(Path(job["file"]), default(), layers=Layers.from_json(job["layers"]), texts=job["texts"])
+    jobs = {str((graph.base / config.job).absolute()) for config in jobs_started(graph).values()}
+    for file in changed_since({place: text for place, text in job["texts"].items() if place not in jobs}):
+        logger.warning(
+            "%s was changed after the run was started; the run goes on with the pipeline as it was then, "
+            "and the next one takes the change", file,
+        )  # fmt: skip
+    return graph
+
+
+def run(graph: Graph, control: Interrupts) -> int:
     make_state(graph.state)
     with engine_lock(graph.state):
         engine = Engine(graph, control)

@@ -20,30 +20,29 @@ from typing import Literal
 
 from pyspark.sql import SparkSession
 
-from signoff.engine.answers import Bearer, build_bearers
-from signoff.engine.belonging import Belonging
-from signoff.engine.buffers import read_buffers
-from signoff.engine.cluster import Cluster, check_master
-from signoff.engine.control import Control, GaveUp
-from signoff.engine.division import all_joints
-from signoff.engine.folds import FoldQuery
-from signoff.engine.gone import what_is_gone
-from signoff.engine.joints import FoldJoint, FoldSourceConfig, StateSourceConfig, WindowJoint
-from signoff.engine.newcomers import newcomers
+from signoff.engine.batch.interrupts import GaveUp, Interrupts
+from signoff.engine.feedback.links import LinkFeedback, build_link_feedback
+from signoff.engine.feedback.results import ResultsFeedback, build_result_feedback
+from signoff.engine.full_disk import Room
 from signoff.engine.parts import build_parts
-from signoff.engine.query import Shared, SourceQuery
-from signoff.engine.ranges import RangeQuery
+from signoff.engine.query.base import SourceQuery
+from signoff.engine.query.batched import BatchedQuery
 from signoff.engine.readiness import not_ready
-from signoff.engine.replay import Replayer
-from signoff.engine.returns import ResultsBearer, build_returns
-from signoff.engine.room import Room
-from signoff.engine.stream import StreamQuery
-from signoff.engine.windows import Silence, WindowQuery, way_to
-from signoff.errors import PermanentError, StateError, TransientError
-from signoff.intake.holding import Held
+from signoff.engine.replay.replayer import Replayer
+from signoff.engine.spark.cluster import Cluster, check_master
+from signoff.engine.split.division import all_boundaries
+from signoff.engine.state_dir.buffers import read_buffers
+from signoff.engine.state_dir.identity import StateIdentity
+from signoff.engine.state_dir.new_sinks import newcomers
+from signoff.engine.state_dir.removed_nodes import what_is_gone
+from signoff.engine.state_queries.base import StateQuery, Surroundings
+from signoff.engine.state_queries.kinds import state_query
+from signoff.errors import PermanentError, SignoffError, StateError, TransientError
+from signoff.installed_types import fault_of
+from signoff.intake.backpressure import Held
 from signoff.intake.status import read_status
+from signoff.ledger.compaction import KEY_INDEX
 from signoff.ledger.dead_letters import DeadLetters
-from signoff.ledger.folding import KEY_INDEX
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.store import no_room
 from signoff.log import LogReader
@@ -51,9 +50,6 @@ from signoff.pipeline.graph import Graph
 from signoff.pipeline.secrets import redact
 from signoff.private import make_state, opener
 from signoff.sinks.contract import Sink
-from signoff.state.folds import FoldIntake
-from signoff.state.windowing import WindowIntake
-from signoff.transforms.contract import Transform
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +74,7 @@ State = Literal["starting", "running", "draining", "stopped"]
 class Engine:
     """Runs the queries of a graph until it is told to stop."""
 
-    def __init__(self, graph: Graph, control: Control, spark: SparkSession | None = None) -> None:
+    def __init__(self, graph: Graph, control: Interrupts, spark: SparkSession | None = None) -> None:
         self.graph, self.control = graph, control
         make_state(graph.state)
         self.status = EngineStatus(graph.state)
@@ -96,48 +92,34 @@ class Engine:
         for repeats in self._repeats[:1]:  # they share one index
             self.ledger.on_forget = repeats.release
             with self.room:  # it may have been made just now
-                Belonging(graph.state, self.ledger, LogReader).stamp(KEY_INDEX)
+                StateIdentity(graph.state, self.ledger, LogReader).stamp(KEY_INDEX)
         for repeats in self._repeats:
             repeats.say_changes()
         self.sinks = {name: entry for part in reversed(parts) for name, entry in part.sinks.items()}
         self._entries = [(name, entry) for part in parts for name, entry in part.sinks.items()]
-        self.queries = {name: _query(part, name) for part in parts for name in part.graph.sources}
-        joints = [joint for _, joint in all_joints(graph)]
-        self._best_effort = {joint.source for joint in joints if joint.best_effort}
-        self.bearers: list[Bearer | ResultsBearer] = [
-            *build_bearers(graph, [part.graph for part in parts], self.ledger, self.queries, self.letters),
-            *build_returns(graph, self.ledger, self.queries),
+        boundaries = [boundary for _, boundary in all_boundaries(graph)]
+        self.queries: dict[str, SourceQuery] = {}
+        around = Surroundings(boundaries, self.sinks, self.queries, self._why_held)
+        for part in parts:
+            for name in part.graph.sources:
+                self.queries[name] = state_query(part, name, around) or BatchedQuery(part, name)
+        self.states = [query for query in self.queries.values() if isinstance(query, StateQuery)]
+        self._best_effort = {boundary.source for boundary in boundaries if boundary.best_effort}
+        self.feedback: list[LinkFeedback | ResultsFeedback] = [
+            *build_link_feedback(
+                graph, [part.graph for part in parts], self.ledger, self.queries, self.letters
+            ),
+            *build_result_feedback(graph, self.ledger, self.queries),
         ]
         self.replayer = Replayer(parts)
-        ways = {name: way_to(name, joints, self.queries) for name in self.queries}
-        self._windows = [
-            Silence(
-                entry.sink,
-                [query for query in self.queries.values() if entry.sink in query.runner.windows.values()],
-                self.ledger,
-                ways,
-                self._why_held,
-            )
-            for _, entry in self._entries
-            if isinstance(entry.sink, WindowIntake)
-        ]
         self._restart_at: dict[str, tuple[float, float]] = {}
+        self._failures: dict[str, str] = {}
+        """Why queries failed last, by source."""
         self._replays_at = self._tidy_at = 0.0
         self._unprepared: dict[str, Sink] = {}
         """Sinks that failed before they were given rows."""
         self._preparing: threading.Thread | None = None
         self._prepare_at = 0.0
-
-        for joint in (joint for joint in joints if isinstance(joint, WindowJoint)):
-            query, intake = self.queries[joint.source], self.sinks[joint.sink].sink
-            assert isinstance(query, WindowQuery) and isinstance(intake, WindowIntake)
-            query.remind = intake.remind
-        self._folds: list[FoldQuery] = []
-        for fold in (joint for joint in joints if isinstance(joint, FoldJoint)):
-            query, sink = self.queries[fold.source], self.sinks[fold.sink].sink
-            assert isinstance(query, FoldQuery) and isinstance(sink, FoldIntake)
-            query.tick = sink.tick
-            self._folds.append(query)
 
     def run(self) -> str | None:
         """Run until stopped and drained. Returns why it gave up, or None."""
@@ -163,28 +145,25 @@ class Engine:
                     self.status.report(state, self._settled(), self._held(), self._not_ready())
         finally:
             self._stop()
-            for bearer in self.bearers:
+            for feedback in self.feedback:
                 with self.room:
-                    bearer.tend()  # what the last passes have settled
+                    feedback.tend()  # what the last passes have settled
         return None
 
     def _tend(self) -> None:
         """What has to be done again and again. What a full disk prevents is done the next time."""
-        for bearer in self.bearers:
+        for feedback in self.feedback:
             with self.room:
-                bearer.tend()
+                feedback.tend()
         if time.monotonic() >= self._tidy_at:
             for query in self.queries.values():
                 with self.room:
                     query.tidy()
                 query.holding.look(query.searching or query.why_held() or self.room.trouble)
             with self.room:
-                for bearer in self.bearers:
-                    bearer.tidy()
-                self._tend_windows()
-            for fold in self._folds:
-                with suppress(StateError):
-                    fold.wake()
+                for feedback in self.feedback:
+                    feedback.tidy()
+            self._tend_states()
             self._tidy_at = time.monotonic() + _TIDY_S
         if self._unprepared and time.monotonic() >= self._prepare_at and not self.control.stopping:
             self._prepare_again()
@@ -198,14 +177,18 @@ class Engine:
             self._replays_at = time.monotonic() + (0.0 if done else _REPLAYS_S)
 
     def close(self) -> None:
-        for bearer in self.bearers:
-            bearer.close()
+        for feedback in self.feedback:
+            feedback.close()
         for _, entry in self._entries:
             entry.sink.release()
         for repeats in self._repeats:
             repeats.close()
         self.ledger.close()
         self.letters.close()
+        if self.graph.settings.traces is not None:
+            from signoff.traces.export import close_shared
+
+            close_shared(self.graph.name, "engine")
         if self._owns_session:
             self.cluster.stop()
 
@@ -252,6 +235,7 @@ class Engine:
                 continue
             if now > due + _STEADY_S:
                 wait = _RESTART_FIRST_S
+            self._failures[name] = redact(failure)
             logger.warning('the query of "%s" stopped and is started again: %s', name, redact(failure))
             if self.room.is_missing(failure):
                 self._restart_at[name] = (now + _ROOM_S, _RESTART_FIRST_S)
@@ -260,40 +244,48 @@ class Engine:
             if not self.room.tried(query.start):
                 self._restart_at[name] = (now + _ROOM_S, _RESTART_FIRST_S)
 
-    def _tend_windows(self) -> None:
-        """Close windows that wait for events in vain; not while stopping, for they may come later."""
-        for silence in self._windows:
-            window = silence.window
-            with suppress(StateError):  # a full disk; tried again
-                for query in silence.queries:
-                    window.marks.fold_late(query.source, self.ledger.needed_from(query.source))
-                if self.control.stopping and self.control.patience_s is None:
-                    window.tell()
-                    continue
-                window.advance(silence.taken())
+    def _tend_states(self) -> None:
+        """What a full disk prevents is done the next time."""
+        ending = self.control.stopping and self.control.patience_s is None
+        for state in self.states:
+            with self.room, suppress(StateError):
+                state.tend(ending=ending)
 
     def _gave_up(self) -> str | None:
         if self.control.patience_s is not None:
             for name, (_, wait) in self._restart_at.items():
                 if wait > _RESTART_FIRST_S * 2**_MOST_RESTARTS:
-                    return (
-                        f'the query of "{name}" fails again and again; see {self.graph.state / "spark.log"}'
-                    )
+                    why = f": {self._failures[name]}" if name in self._failures else ""
+                    return f'the query of "{name}" fails again and again{why}{self._see_log()}'
         for name, query in self.queries.items():
             if isinstance(query.ended, GaveUp) and name not in self._best_effort:
                 return str(query.ended)
         return None
+
+    def _see_log(self) -> str:
+        """Where more is said of a failure; nowhere in a session that somebody else has started."""
+        log = self.graph.state / "spark.log"
+        return f"; see {log}" if log.exists() else ""
 
     def _prepare_sinks(self) -> None:
         for name, entry in self._entries:
             try:
                 entry.sink.prepare()
             except (TransientError, PermanentError) as error:
-                # No reason not to start: the first rows meet the same error, and the sink's own policy.
-                logger.warning('sink "%s" is not ready: %s', name, redact(str(error)))
-                self._unprepared[name] = entry.sink
-                with self.room:
-                    self.ledger.note_sink(name, error=redact(str(error)))
+                self._leave_unprepared(name, entry.sink, error)
+            except SignoffError:
+                raise
+            except Exception as error:
+                if (fault := fault_of(entry.config, "prepare", error)) is None:
+                    raise
+                self._leave_unprepared(name, entry.sink, fault)
+
+    def _leave_unprepared(self, name: str, sink: Sink, error: SignoffError) -> None:
+        """No reason not to start: the first rows meet the same error, and the sink's own policy."""
+        logger.warning('sink "%s" is not ready: %s', name, redact(str(error)))
+        self._unprepared[name] = sink
+        with self.room:
+            self.ledger.note_sink(name, error=redact(str(error)))
 
     def _prepare_again(self) -> None:
         """Ask sinks that were not ready whether they are now: nobody else does while no rows come, and
@@ -303,7 +295,7 @@ class Engine:
 
         def prepare() -> None:
             for name, sink in list(self._unprepared.items()):
-                with suppress(TransientError, PermanentError):
+                with suppress(Exception):  # whatever it is, the first rows meet it, too
                     sink.prepare()
                     del self._unprepared[name]
                     with self.room:
@@ -339,21 +331,10 @@ class Engine:
         for query in self.queries.values():
             try:
                 query.stop()
-                query.runner.departures.say(everything=True)
+                query.runner.stage_counts.log(everything=True)
             except Exception as error:  # noqa: BLE001 - the run is over; Spark may be gone already
                 logger.info("stopping a query: %s", redact(str(error)))
         self.status.report("stopped")
-
-
-def _query(shared: Shared, source: str) -> SourceQuery:
-    """A stream where a step behind the source needs one."""
-    if isinstance(shared.graph.nodes[source].config, StateSourceConfig):
-        return WindowQuery(shared, source)
-    if isinstance(shared.graph.nodes[source].config, FoldSourceConfig):
-        return FoldQuery(shared, source)
-    steps = (shared.graph.nodes[name].config for name in shared.graph.downstream(source))
-    streams = any(isinstance(step, Transform) and step.streams for step in steps)
-    return StreamQuery(shared, source) if streams else RangeQuery(shared, source)
 
 
 class EngineStatus:

@@ -3,17 +3,22 @@
 The way of a source's rows is followed to every sink that its events wait for: also through buffers that do
 not sign for their rows, and not to sinks that settle nothing. What fails for single rows only is no reason:
 a sink counts once the ledger says that it fails, a step if it asks a service about every event.
+
+A sink that failed and to which nothing is owed any more (its events have expired) is asked by nobody. It
+counts until the time at which it would have been asked again; then only a new event can find out how it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from signoff.engine.query import SourceQuery
+from signoff.engine.query.base import SourceQuery
+from signoff.ledger.batch_state import Wait
 from signoff.ledger.ledger import Ledger
-from signoff.ledger.outcome import Wait
+from signoff.ledger.sink_totals import SinkFailure
 from signoff.link.handover import HandoverConfig
-from signoff.state.key_index import repeats_another
+from signoff.pipeline.model import Retry, SinkConfig
+from signoff.stateful.key_index import repeats_another
 
 _ASKS_A_SERVICE = "enrich"
 
@@ -51,7 +56,7 @@ def _on_the_way(source: str, queries: Mapping[str, SourceQuery]) -> Iterator[Sou
 
 
 def _of_query(
-    query: SourceQuery, failing: Mapping[tuple[str, str], str], waits: Mapping[tuple[str, str], str]
+    query: SourceQuery, failing: Mapping[tuple[str, str], SinkFailure], waits: Mapping[tuple[str, Wait], str]
 ) -> dict[str, str]:
     source, graph = query.source, query.shared.graph
     reasons = {}
@@ -61,12 +66,19 @@ def _of_query(
         reasons["engine"] = held
     behind = graph.downstream(source)
     for sink in behind & graph.sinks.keys():
-        if (error := failing.get((sink, source)) or failing.get((sink, ""))) is not None:
-            reasons[sink] = error
-    for (where, name), error in waits.items():
-        wait = Wait.parse(name)
-        if where != source or wait is None or wait.step not in behind or repeats_another(error):
+        config = graph.nodes[sink].config
+        retry = config.retry if isinstance(config, SinkConfig) else Retry()
+        for said in (failing.get((sink, source)), failing.get((sink, ""))):
+            if said is not None and _counts(said, retry):
+                reasons.setdefault(sink, said.error)
+    for (where, wait), error in waits.items():
+        if where != source or wait.step not in behind or repeats_another(error):
             continue
         if getattr(graph.nodes[wait.step].config, "type", "") == _ASKS_A_SERVICE:
             reasons[wait.step] = error
     return reasons
+
+
+def _counts(failure: SinkFailure, retry: Retry) -> bool:
+    """Whether a sink that failed keeps events that come now from being settled, as far as one knows."""
+    return failure.asked_again or failure.ago_s < retry.wait_s(failure.attempts, lambda: 1.0)

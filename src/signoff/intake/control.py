@@ -1,4 +1,4 @@
-"""How the run steers an intake: a pipe and a signal.
+"""How the run controls an intake: a pipe and a signal.
 
 The end of the control pipe means: the run is over, or it died. SIGTERM means: receive no more, but
 go on settling. There is no third way in, so an intake never outlives its run.
@@ -15,7 +15,7 @@ from signoff.errors import SourceError
 LONGEST_JOB = 16 * 1024**2
 
 
-class Control:
+class IntakeControl:
     """The intake's end of the pipe."""
 
     def __init__(self, descriptor: int) -> None:
@@ -28,7 +28,7 @@ class Control:
         signal.signal(signal.SIGTERM, self._on_stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    def read_job(self) -> bytes:
+    def read_instructions(self) -> bytes:
         """The first line. Nothing else is ever sent, so reading past it loses nothing."""
         line = b""
         while not line.endswith(b"\n"):
@@ -36,7 +36,7 @@ class Control:
             line += data
             if not data or len(line) > LONGEST_JOB:
                 raise SourceError(
-                    "an intake is started by `signoff run`: it expects its job as a line of JSON"
+                    "an intake is started by `signoff run`: it expects its instructions as a line of JSON"
                 )
         return line
 

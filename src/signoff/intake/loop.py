@@ -17,20 +17,25 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyroaring import BitMap64
 
 from signoff.errors import LogError, StateError
+from signoff.intake.backpressure import Holding
 from signoff.intake.clock_notes import ClockNotes
-from signoff.intake.control import Control
+from signoff.intake.control import IntakeControl
 from signoff.intake.deadlines import Deadlines
-from signoff.intake.holding import Holding
+from signoff.intake.settle_times import SettleTimes
 from signoff.intake.status import IntakeState, Status, StatusFile
 from signoff.ledger import Follower
 from signoff.log import LogWriter
 from signoff.pipeline.secrets import redact
 from signoff.sources.contract import EndOfSource, Settlement, Source
+
+if TYPE_CHECKING:
+    from signoff.intake.traces import IntakeTraces
 
 logger = logging.getLogger(__name__)
 
@@ -54,13 +59,14 @@ class Intake:
         source: Source,
         log: LogWriter,
         follower: Follower | None,
-        control: Control,
+        control: IntakeControl,
         status: StatusFile,
         deadlines: Deadlines | None = None,
         clock_notes: ClockNotes | None = None,
+        traces: IntakeTraces | None = None,
     ) -> None:
         self._source, self._log, self._follower = source, log, follower
-        self._deadlines, self._clock_notes = deadlines, clock_notes
+        self._deadlines, self._clock_notes, self._traces = deadlines, clock_notes, traces
         self._control, self._status = control, status
         self._state: IntakeState = "receiving"
         self._held_because = ""
@@ -80,6 +86,7 @@ class Intake:
         self._told_upto = 0
         self._expire_at = 0.0
         self._holding = Holding(status.source, logger)
+        self._settle_times = SettleTimes()
         if follower is None and log.next_sequence:
             # What a crash may have left between the log and the source; telling twice does no harm.
             self._untold.append(_acknowledged(0, log.next_sequence))
@@ -153,7 +160,9 @@ class Intake:
         try:
             if self._clock_notes is not None:
                 self._clock_notes.note(self._log.next_sequence, self._offset, self._told_upto)
-            self._appended.append((self._log.append(events), events.num_rows, self._received))
+            first = self._log.append(events)
+            self._appended.append((first, events.num_rows, self._received))
+            self._settle_times.received(first, events.num_rows, self._received)
         except (LogError, OSError) as error:
             if isinstance(error, OSError) and error.errno not in NO_ROOM:
                 raise
@@ -174,6 +183,8 @@ class Intake:
         while self._appended and sum(self._appended[0][:2]) <= durable:
             first, count, received = self._appended.popleft()
             self._source.logged(first, count)
+            if self._traces is not None:
+                self._traces.logged(first, count)
             if self._deadlines is not None:
                 self._deadlines.add(first, count, received)
             if self._follower is None:
@@ -213,8 +224,11 @@ class Intake:
                         )
                     )
             while self._untold:
+                began_ns = time.time_ns()
                 self._source.settle(self._untold[0])
-                self._untold.popleft()
+                if self._traces is not None:
+                    self._traces.settled(self._untold[0], began_ns)
+                self._settle_times.settled(_all_of(self._untold.popleft()), time.monotonic())
                 if not self._untold:
                     self._confirm()
         except (OSError, StateError) as error:
@@ -285,6 +299,8 @@ class Intake:
                 next_sequence=log.next_sequence,
                 durable_sequence=log.durable_sequence,
                 settled_sequence=self._told_upto,
+                settled_after=tuple(self._settle_times.counts),
+                settled_seconds=self._settle_times.seconds,
                 drained=done and self._told_upto >= log.next_sequence and self._source.drained(),
             ),
             last_word=last_word,
@@ -296,8 +312,17 @@ def _say_expired(source: str, expired: Mapping[int, str]) -> None:
     reasons = Counter(expired.values()).most_common()
     said = "; ".join(f"{count} {reason}" for reason, count in reasons[:NAMED_REASONS])
     more = f"; {len(reasons) - NAMED_REASONS} more reasons" if len(reasons) > NAMED_REASONS else ""
-    which = f"{source}/{min(expired)} to {max(expired)}"
-    logger.warning('source "%s": %d events expired (%s): %s%s', source, len(expired), which, said, more)
+    many, which = "1 event", f"{source}/{min(expired)}"
+    if len(expired) > 1:
+        many, which = f"{len(expired)} events", f"{which} to {max(expired)}"
+    logger.warning('source "%s": %s expired (%s): %s%s', source, many, which, said, more)
+
+
+def _all_of(settlement: Settlement) -> BitMap64:
+    """Every event it names, whatever became of it."""
+    if not settlement.refused and not settlement.expired:
+        return settlement.acknowledged
+    return settlement.acknowledged | BitMap64(settlement.refused) | BitMap64(settlement.expired)
 
 
 def _acknowledged(start: int, end: int) -> Settlement:

@@ -42,7 +42,7 @@ class Readiness:
         if state == "draining":
             return {ENGINE: "the pipeline is stopping"}
         if (silent := time.time() - updated_at) > _SILENT_S:
-            return {ENGINE: f"it has said nothing for {silent:.0f} s"}
+            return {ENGINE: f"no sign of life for {silent:.0f} s"}
         reasons = found.get("not_ready", {}).get(self.source, {})
         return {str(who): str(why) for who, why in reasons.items()}
 

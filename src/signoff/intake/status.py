@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -41,6 +42,11 @@ class Status:
     """All events below are fsynced."""
     settled_sequence: int = 0
     """All events below are settled and the source was told."""
+    settled_after: Sequence[int] = ()
+    """Events by how long it took from receipt until the source was told: a number for each bucket of
+    `settle_times`."""
+    settled_seconds: float = 0.0
+    """The sum of these times."""
     drained: bool = False
     """Nothing more will come, and everything is settled and told."""
     updated_at: float = 0.0

@@ -6,34 +6,36 @@
 
 from __future__ import annotations
 
+from signoff.ledger.batch_state import BatchState, Done, HandedOn, OwesAll, OwesRows, SinkState, Untried, Wait
 from signoff.ledger.dead_letters import DeadLetters, close_letters, drop_letters
-from signoff.ledger.ledger import Books, Ledger
+from signoff.ledger.ledger import Ledger
 from signoff.ledger.letter import DeadLetter
 from signoff.ledger.outcome import (
     Account,
-    BatchRange,
-    BatchState,
     EventId,
     Outcome,
     Resolution,
     RowOutcome,
     RowRef,
-    SinkState,
 )
-from signoff.ledger.runlock import RunLock
+from signoff.ledger.run_lock import RunLock
 from signoff.ledger.settlement import Follower, Settled, SettledRange
+from signoff.ledger.source_totals import Books
 
 __all__ = [
     "Account",
-    "BatchRange",
     "BatchState",
     "Books",
     "DeadLetter",
     "DeadLetters",
+    "Done",
     "EventId",
     "Follower",
+    "HandedOn",
     "Ledger",
     "Outcome",
+    "OwesAll",
+    "OwesRows",
     "Resolution",
     "RowOutcome",
     "RowRef",
@@ -41,6 +43,8 @@ __all__ = [
     "Settled",
     "SettledRange",
     "SinkState",
+    "Untried",
+    "Wait",
     "close_letters",
     "drop_letters",
 ]

@@ -22,9 +22,10 @@ from typing import Any, Protocol
 from signoff.errors import LogError
 from signoff.ledger.batches import classify
 from signoff.ledger.dead_letters import DeadLetters
-from signoff.ledger.ledger import Ledger, books_of
+from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BUFFER, FINAL, Account, EventId
 from signoff.ledger.sequences import count_between, from_bytes, from_range
+from signoff.ledger.source_totals import books_of
 from signoff.pipeline.graph import Graph
 
 _LOOKS = 5

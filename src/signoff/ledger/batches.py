@@ -2,7 +2,7 @@
 
     open_batch   owed = every origin of the range, but those that expired before
     record       owed shrinks; each origin that leaves it is counted once, under its worst row
-    settled      owed is empty; later the batch is folded (see `folding`)
+    settled      owed is empty; later the batch is folded (see `compaction`)
 
 Meanwhile origins may leave `owed` because the source stops waiting for them (see `expiry`).
 
@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pyroaring import BitMap64
 
+from signoff.batch import BatchRef
 from signoff.errors import StateError
-from signoff.ledger import departures
-from signoff.ledger.outcome import FINAL, BatchRange, BatchState, Outcome, RowOutcome, RowRef, SinkState, Wait
+from signoff.ledger import stage_totals
+from signoff.ledger.batch_state import BatchState, Done, SinkState, Untried, Wait
+from signoff.ledger.outcome import FINAL, Outcome, RowOutcome, RowRef
 from signoff.ledger.resolution import closed_as
 from signoff.ledger.sequences import describe, from_bytes, from_range, to_bytes
-from signoff.ledger.sink_rows import load_sinks, save_sinks
+from signoff.ledger.sink_rows import load_states, save_sinks
 from signoff.pipeline.secrets import redact
 
 _REPORTABLE = frozenset({Outcome.DEAD_LETTERED, Outcome.REFUSED, Outcome.DROPPED, Outcome.FAILED})
@@ -46,6 +48,7 @@ class Attempt:
     delivered: BitMap64
     outcomes: Sequence[RowOutcome]
     sinks: Mapping[str, SinkState]
+    waits: Mapping[Wait, SinkState]
     owed: BitMap64
     rows: Mapping[str, int]
     filtered: Mapping[str, tuple[int, str]] = field(default_factory=dict)
@@ -53,7 +56,7 @@ class Attempt:
 
 
 def state(db: sqlite3.Connection, source: str, start: int, end: int) -> BatchState | None:
-    ref = BatchRange(source, start, end)
+    ref = BatchRef(source, start, end)
     row = _find(db, source, start, end)
     if row is None:
         known = db.execute("SELECT folded FROM sources WHERE source = ?", (source,)).fetchone()
@@ -61,9 +64,8 @@ def state(db: sqlite3.Connection, source: str, start: int, end: int) -> BatchSta
             return None
         return BatchState(ref, BitMap64(), BitMap64(), {}, settled=True)
     owed = from_bytes(row["owed"])
-    return BatchState(
-        ref, from_bytes(row["delivered_set"]), owed, load_sinks(db, source, start), settled=not owed
-    )
+    sinks, waits = load_states(db, source, start)
+    return BatchState(ref, from_bytes(row["delivered_set"]), owed, sinks, not owed, waits)
 
 
 def open_batch(
@@ -85,7 +87,7 @@ def open_batch(
         (source, start, end, to_bytes(owed), len(owed), b"", tick(db) if expired else 0, now,
          None if owed else now, len(expired)),
     )  # fmt: skip
-    save_sinks(db, source, start, {sink: SinkState(done=not owed) for sink in sinks})
+    save_sinks(db, source, start, dict.fromkeys(sinks, Untried() if owed else Done()))
     db.execute("UPDATE sources SET next = ? WHERE source = ?", (end, source))
     opened = state(db, source, start, end)
     assert opened is not None
@@ -99,11 +101,10 @@ def _with_new_sinks(db: sqlite3.Connection, known: BatchState, sinks: Sequence[s
         return known
     ref = known.ref
     # What one that is gone has handed on is on its way, under whatever name.
-    gone = [old for name, old in known.sinks.items() if name not in sinks]
-    owed = known.owed - BitMap64.union(BitMap64(), *(old.handed for old in gone if old.handed))
+    owed = known.owed - _all_handed(old for name, old in known.sinks.items() if name not in sinks)
     all_owed = len(owed) == ref.end - ref.start
     rows = None if all_owed else tuple(map(RowRef, owed))
-    save_sinks(db, ref.source, ref.start, {sink: SinkState(done=False, owed=rows) for sink in new})
+    save_sinks(db, ref.source, ref.start, dict.fromkeys(new, Untried(rows)))
     again = state(db, ref.source, ref.start, ref.end)
     assert again is not None
     return again
@@ -123,18 +124,16 @@ def record(db: sqlite3.Connection, source: str, start: int, end: int, attempt: A
     _count_ignored(db, source, len(late) + len(attempt.outcomes) - len(accepted))
     if not before:
         return
-    departures.count(db, source, start, end, accepted, attempt.filtered)
+    stage_totals.count(db, source, start, end, accepted, attempt.filtered)
     _save_outcomes(db, source, start, end, accepted)
-    known = load_sinks(db, source, start)
+    known, _ = load_states(db, source, start)
     sinks = {name: _with_handed(new, known.get(name)) for name, new in attempt.sinks.items()}
-    after = before & (attempt.owed | _all_handed({**known, **sinks}))
+    after = before & (attempt.owed | _all_handed({**known, **sinks}.values()))
     if attempt.at_once:
         after -= BitMap64(o.row.sequence for o in accepted if o.outcome == Outcome.REFUSED)
     _settle(db, row, attempt.delivered, after, now)
-    save_sinks(db, source, start, sinks)
-    for sink, sink_state in sinks.items():
-        if Wait.parse(sink) is not None:
-            continue  # a step fails, not a sink
+    save_sinks(db, source, start, {**sinks, **attempt.waits})
+    for sink, sink_state in sinks.items():  # not the waits: there a step fails
         since = None if sink_state.done or not sink_state.error else (sink_state.since or now)
         note_sink(db, sink, source, attempt.rows.get(sink, 0), sink_state.error, since)
         if sink_state.done:  # whatever was noted of it outside of a batch is over
@@ -145,15 +144,12 @@ def record(db: sqlite3.Connection, source: str, start: int, end: int, attempt: A
 
 def _with_handed(new: SinkState, known: SinkState | None) -> SinkState:
     """With what was handed on before, and is not answered: an attempt knows only what it handed on itself."""
-    if known is None or not known.handed:
-        return new
-    return replace(
-        new, done=False, owed=() if new.done else new.owed, handed=known.handed | (new.handed or BitMap64())
-    )
+    handed = None if known is None else known.handed_on
+    return new.also_handed(handed) if handed else new
 
 
-def _all_handed(sinks: Mapping[str, SinkState]) -> BitMap64:
-    return BitMap64.union(BitMap64(), *(sink.handed for sink in sinks.values() if sink.handed))
+def _all_handed(sinks: Iterable[SinkState]) -> BitMap64:
+    return BitMap64.union(BitMap64(), *(handed for sink in sinks if (handed := sink.handed_on)))
 
 
 def _settle(
@@ -173,7 +169,7 @@ def _settle(
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HandedOnOutcome:
     """What is known of rows that a sink has handed on; see `Ledger.release`."""
 
     asked: BitMap64
@@ -181,21 +177,21 @@ class Answer:
     delivered: BitMap64
     outcomes: Sequence[RowOutcome] = ()
     at_once: bool = False
-    """A refusal settles its event, whoever else owes it."""
+    """A refusal settles its event, also if it is undelivered at other sinks."""
 
 
 def release(
-    db: sqlite3.Connection, source: str, start: int, end: int, sink: str, answer: Answer, now: float
+    db: sqlite3.Connection, source: str, start: int, end: int, sink: str, answer: HandedOnOutcome, now: float
 ) -> SinkState | None:
     row = _find(db, source, start, end)
     if row is None:
-        return SinkState(done=True) if state(db, source, start, end) else None
-    sinks = load_sinks(db, source, start)
+        return Done() if state(db, source, start, end) else None
+    sinks, waits = load_states(db, source, start)
     known = sinks.get(sink)
-    if known is None or known.handed is None:
+    if known is None or known.handed_on is None:
         over = not row["owed_count"] or (known is not None and known.done)
-        return SinkState(done=True) if over else None
-    gone = (known.handed & answer.asked) - answer.still
+        return Done() if over else None
+    gone = (known.handed_on & answer.asked) - answer.still
     if not gone:
         return known
     before = from_bytes(row["owed"])
@@ -205,10 +201,9 @@ def release(
     accepted = [o for o, closed in named if not closed]
     replayed = BitMap64(o.row.sequence for o, closed in named if closed == Outcome.DELIVERED)
     _save_outcomes(db, source, start, end, accepted, tried=False)
-    left = known.handed - gone
-    sinks[sink] = replace(known, done=not left and not known.to_ask, handed=left)
-    owed = [each.owes(before) for each in sinks.values()]
-    after = before & (BitMap64.union(BitMap64(), *owed) | _all_handed(sinks))
+    sinks[sink] = known.with_answer(known.handed_on - gone)
+    owed = [each.owes(before) for each in (*sinks.values(), *waits.values())]
+    after = before & (BitMap64.union(BitMap64(), *owed) | _all_handed(sinks.values()))
     if answer.at_once:
         after -= BitMap64(o.row.sequence for o in accepted if o.outcome == Outcome.REFUSED)
     _settle(db, row, (answer.delivered & gone) | replayed, after, now)
@@ -294,9 +289,8 @@ def _waiting(attempt: Attempt) -> Iterable[int]:
     for outcome in attempt.outcomes:
         if outcome.outcome == Outcome.FAILED:
             yield outcome.row.sequence
-    for sink in attempt.sinks.values():
-        if not sink.done and sink.owed:
-            yield from (row.sequence for row in sink.owed)
+    for state in (*attempt.sinks.values(), *attempt.waits.values()):
+        yield from (row.sequence for row in state.wanted_rows)
 
 
 def _save_outcomes(

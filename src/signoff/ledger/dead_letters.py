@@ -40,7 +40,7 @@ KEEP_CLOSED = 10_000
 """Replayed and dropped letters kept as history."""
 
 CHUNK = 5_000
-"""Letters handled in one transaction, so that nobody waits long for the lock."""
+"""Letters handled in one transaction, so that other processes do not wait long for the lock."""
 
 Letters = list[DeadLetter]
 HandedOn = tuple[Sequence[DeadLetter], Sequence[str], str]
@@ -118,6 +118,10 @@ class DeadLetters:
         if stage is None:
             return self._select("event_id = ? ORDER BY id", [event_id])
         return self._select("event_id = ? AND stage = ?", [event_id, stage])
+
+    def with_message_id(self, message_id: str, limit: int) -> Letters:
+        """The newest letters of events that came with this id, whatever their status; without payloads."""
+        return self._select("message_id = ? ORDER BY id DESC LIMIT ?", [message_id, limit], BRIEF)
 
     def of_origin(self, source: str, sequence: int) -> Letters:
         """The letters of an event and of all rows made from it, also of those that came from a buffer."""
@@ -210,11 +214,11 @@ class DeadLetters:
             )
 
     def hand_on(self, letters: Sequence[DeadLetter], sinks: Sequence[str], result: str) -> None:
-        """Rows of these are in the logs behind some sinks; what becomes of them there is not known yet."""
+        """Rows of these are in the logs behind some sinks; their outcome there is not known yet."""
         self.resolve_all((), [(letters, sinks, result)])
 
     def take_back(self, letter: DeadLetter, sink: str, result: str) -> None:
-        """What is behind one of the sinks is settled, but not what is behind the others."""
+        """The rows behind one of the sinks are settled, but not those behind the others."""
         left = [name for name in letter.handed if name != sink]
         with self._store.write() as db:
             db.execute(

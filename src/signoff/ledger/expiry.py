@@ -1,4 +1,5 @@
-"""Expiry: the source stops waiting for origins that are still owed, and it is said who owed them.
+"""Expiry: the source stops waiting for origins that are still undelivered, and the sinks they waited for are
+recorded.
 
 An expired origin leaves `owed` as any settled one does, or, if no batch has taken it yet, is left out of
 the batch that will. Which sinks had not signed for it is known at this moment only, from the batch: it
@@ -69,7 +70,7 @@ def _leave_batch(
 def _by_sinks(
     sinks: Sequence[OwingSink], origins: BitMap64
 ) -> Iterator[tuple[BitMap64, tuple[OwingSink, ...]]]:
-    """The origins, divided by which sinks owe them."""
+    """The origins, by the sinks that have not delivered them."""
     parts: list[tuple[BitMap64, tuple[OwingSink, ...]]] = [(origins, ())]
     for sink in sinks:
         divided = []

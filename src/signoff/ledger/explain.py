@@ -13,10 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from signoff.ledger.batch_state import Debtor, OwesAll, SinkState, Wait
 from signoff.ledger.dead_letters import DeadLetters
-from signoff.ledger.ledger import Ledger, RowRecord
+from signoff.ledger.ledger import Ledger
 from signoff.ledger.letter import DeadLetter
-from signoff.ledger.outcome import BUFFER, EventId, Outcome, SinkState, Wait
+from signoff.ledger.outcome import BUFFER, EventId, Outcome
+from signoff.ledger.row_records import RowRecord
 from signoff.pipeline.graph import Graph
 
 State = Literal[
@@ -184,55 +186,73 @@ class _Story:
     def _why_in_flight(self) -> str:
         assert self._batch is not None
         owing = [
-            self._owing(name, sink)
-            for name, sink in self._batch.sinks.items()
-            if not sink.done and self._owes(sink)
+            self._owing(who, state) for who, state in self._debtors() if not state.done and self._owes(state)
         ]
         if owing:
             return "; ".join(dict.fromkeys(owing))
         return f"its batch [{self._batch.ref.start}, {self._batch.ref.end}) is being worked on"
 
-    def _owing(self, name: str, sink: SinkState) -> str:
-        if (wait := Wait.parse(name)) is not None:
-            if wait.step in self._followed:
-                return f"at step {wait.step} it {self._followed[wait.step]}"
-            return _waits_for(wait.step, sink)
+    def _debtors(self) -> list[tuple[Debtor, SinkState]]:
+        """Sinks, and steps in front of them, as people read them: a sink, then the steps it waits for."""
+        assert self._batch is not None
+        return sorted(self._batch.debtors.items(), key=lambda one: str(one[0]))
+
+    def _owing(self, who: Debtor, state: SinkState) -> str:
+        if isinstance(who, Wait):
+            if who.step in self._followed:
+                return f"at step {who.step} it {self._followed[who.step]}"
+            return _waits_for(who.step, state)
+        return self._owing_sink(who, state)
+
+    def _owing_sink(self, name: str, sink: SinkState) -> str:
         if self._is_gone(name) and not self._is_handed(sink):
             return f"{name}, which is not in the pipeline, owes it; the next run makes a dead letter of it"
         if name not in self._graph.nodes and "." not in name:
             where = "to another pipeline or to a buffer; signoff status says what waits for what is gone"
             return f"{name}, which is not in the pipeline, has handed it on {_since(sink)} {where}"
+        if self._is_handed(sink) and (step := self._keeps_state(name)):
+            return f"{step} has it {_since(sink)}, and has not given out all results it is part of"
         node = self._graph.nodes.get(name)
         if self._is_handed(sink) and node is not None and node.config.type == "pipeline":
             where = "to another pipeline, whose answer it waits for; signoff status says if that was over a"
             return f"{name} has handed it on {_since(sink)} {where} link that the sink no longer has"
+        if self._is_handed(sink) and node is not None and node.config.type == "job":
+            return f"{name} waits for a run that covers it {_since(sink)}"
         return f"{name} {'has it in its buffer' if self._is_handed(sink) else 'owes it'} {_since(sink)}"
+
+    def _keeps_state(self, name: str) -> str:
+        """The window or fold that a sink of the engine's own hands events to, as people call it; '' if it is
+        none."""
+        step, dot, _ = name.partition(".")
+        node = self._graph.nodes.get(step)
+        kind = node.config.type if node is not None and dot else ""
+        return f'{kind} "{step}"' if kind in ("window", "fold") else ""
 
     def _is_gone(self, name: str) -> bool:
         """Whether a sink is not in the pipeline any more."""
         return name.partition(".")[0] not in self._graph.nodes
 
     def _owes(self, sink: SinkState) -> bool:
-        if sink.owed is None and sink.rows_of is not None and sink.done is False:
-            return self._event.sequence in sink.rows_of or self._nobody_else(sink)
-        if sink.owed is None or self._is_handed(sink):
+        if isinstance(sink, OwesAll) and sink.came is not None:
+            return self._event.sequence in sink.came or self._nobody_else(sink)
+        if sink.wants_all or self._is_handed(sink):
             return True
-        return any(self._concerns(row.sequence, row.child) for row in sink.owed)
+        return any(self._concerns(row.sequence, row.child) for row in sink.wanted_rows)
 
     def _nobody_else(self, sink: SinkState) -> bool:
-        """Whether an event is owed by nobody who is known to have rows of it: those wait for a step."""
+        """Whether no sink is known to have undelivered rows of an event: those wait for a step."""
         assert self._batch is not None
-        others = [other for other in self._batch.sinks.values() if other is not sink and not other.done]
+        others = [other for other in self._batch.debtors.values() if other is not sink and not other.done]
         sequence = self._event.sequence
         return not any(
             self._is_handed(other)
-            or (other.rows_of is not None and sequence in other.rows_of)
-            or any(row.sequence == sequence for row in other.owed or ())
+            or (other.arrived is not None and sequence in other.arrived)
+            or any(row.sequence == sequence for row in other.wanted_rows)
             for other in others
         )
 
     def _is_handed(self, sink: SinkState) -> bool:
-        return sink.handed is not None and self._event.sequence in sink.handed
+        return sink.handed_on is not None and self._event.sequence in sink.handed_on
 
     def _concerns(self, sequence: int, child: str) -> bool:
         """Rows of the event asked for, and of those made from it."""
@@ -251,20 +271,22 @@ class _Story:
         # Who owed an event when it expired stands in the reason; since then nobody does.
         expired = any(row.outcome == Outcome.EXPIRED for row in self._rows)
         negative = any(row.outcome in (Outcome.EXPIRED, Outcome.REFUSED) for row in self._rows)
-        for name, sink in self._batch.sinks.items():
-            owes = not sink.done and self._owes(sink)
+        for who, state in self._debtors():
+            owes = not state.done and self._owes(state)
             if owes and expired:
                 continue
-            if (wait := Wait.parse(name)) is not None:
+            if isinstance(who, Wait):
                 if owes:
-                    why = self._followed.get(wait.step) or _tried(sink)
-                    yield Line(wait.step, str(self._event), "waits", f"for {wait.sink}: {why}")
-            elif not sink.done and self._is_handed(sink):
-                yield Line(name, str(self._event), "buffered", _since(sink))
+                    why = self._followed.get(who.step) or _tried(state)
+                    yield Line(who.step, str(self._event), "waits", f"for {who.sink}: {why}")
+            elif self._is_handed(state):
+                kept = self._keeps_state(who)
+                text = f"in {kept} {_since(state)}" if kept else _since(state)
+                yield Line(who, str(self._event), "buffered", text)
             elif owes:
-                yield Line(name, str(self._event), "owed", _since(sink))
-            elif name not in named:
-                yield Line(name, str(self._event), "done", self._done(name, negative))
+                yield Line(who, str(self._event), "owed", _since(state))
+            elif who not in named:
+                yield Line(who, str(self._event), "done", self._done(who, negative))
 
     def _done(self, name: str, negative: bool) -> str:
         """What can be said of a sink that needs nothing more of the batch, and has named no row of the event.
@@ -330,7 +352,7 @@ _CLOSED = {
 
 
 def _is_given_up(row: RowRecord) -> bool:
-    """A row that nobody will deliver: dropped by policy, or a letter that was closed without delivery."""
+    """A row that will not be delivered: dropped by policy, or a letter that was closed without delivery."""
     return Outcome.DROPPED in (row.outcome, row.resolved)
 
 
@@ -343,7 +365,7 @@ def as_text(payload: bytes) -> tuple[str, str]:
 
 
 def _since(sink: SinkState) -> str:
-    if sink.handed is not None and sink.since:
+    if sink.handed_on is not None and sink.since:
         return f"(since {datetime.fromtimestamp(sink.since, UTC):%Y-%m-%dT%H:%M:%SZ})"
     if not sink.attempts and not sink.error:
         return "(not tried yet)"

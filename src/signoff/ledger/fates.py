@@ -1,4 +1,4 @@
-"""What became of single events, for those that repeat them."""
+"""Outcomes of single events, for their duplicates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Fate(StrEnum):
 
 
 class Fates:
-    """What the ledger says, each thing asked once: make a new one to hear news."""
+    """Outcomes from the ledger, each read once: make a new one to see later outcomes."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -1,4 +1,4 @@
-"""Drops that were interrupted: their letters are claimed (`dropping`), and nobody is at it any more.
+"""Drops that were interrupted: their letters are claimed (`dropping`), and no process works on them.
 
 Whoever drops or resubmits holds `state/dead_letters.lock` from the claim to the end; the kernel lets go of it
 with the process. So a claimed letter while nobody holds it was left behind. It is stored again, unless the

@@ -1,4 +1,4 @@
-"""The ledger: the durable record of what became of every event, and of who still owes what.
+"""The ledger: the durable record of the outcome of every event, and of what is undelivered at which sink.
 
 Invariants:
 - Every method that changes something is one transaction, on disk when it returns.
@@ -17,80 +17,29 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pyroaring import BitMap64
 
-from signoff.ledger import batches, departures, expiry, folding, resolution, settlement
-from signoff.ledger.departures import Departure
+from signoff.ledger import batches, compaction, expiry, resolution, row_records, settlement, stage_totals
+from signoff.ledger.batch_state import BatchState, Debtor, SinkState, Wait
 from signoff.ledger.outcome import (
-    FINAL,
     Account,
-    BatchState,
-    Outcome,
     Resolution,
     RowOutcome,
-    RowRef,
-    SinkState,
 )
+from signoff.ledger.row_records import RowRecord
 from signoff.ledger.schema import SCHEMA, UPGRADES, VERSION
-from signoff.ledger.sequences import from_bytes, from_range
+from signoff.ledger.sequences import from_bytes
 from signoff.ledger.settlement import SettledRange
+from signoff.ledger.sink_rows import debtor
+from signoff.ledger.sink_totals import SinkFailure, SinkTotals, failing_sinks, failing_steps, sink_totals
+from signoff.ledger.source_totals import Books, books_of, counts_between, first_open, next_of
+from signoff.ledger.stage_totals import StageTotal
 from signoff.ledger.store import Store
 
 KEEP_BATCHES = 1000
 """Settled batches whose details are kept; what is older is folded into the totals."""
-
-
-@dataclass(frozen=True, slots=True)
-class Books:
-    """The sums of one source, read in one moment; `account` adds what the log says was received."""
-
-    next: int
-    counts: Mapping[Outcome, int]
-    owed: int
-    expired_ahead: int
-    """Origins that expired before a batch took them."""
-    ignored: int
-    """Outcomes that came for origins settled already."""
-
-    @property
-    def settled(self) -> int:
-        """Origins that have a final outcome."""
-        return self.next - self.owed + self.expired_ahead
-
-    def account(self, received: int) -> Account:
-        """`received` must have been read from the log after the books, or it may lag behind them."""
-        counts = {outcome.value: self.counts[outcome] for outcome in FINAL}
-        counts["expired"] += self.expired_ahead
-        waiting = received - self.next - self.expired_ahead
-        return Account(received=received, in_flight=self.owed + waiting, **counts)
-
-
-@dataclass(frozen=True, slots=True)
-class SinkTotals:
-    """One sink over all batches."""
-
-    sink: str
-    rows: int
-    failing_since: float | None
-    error: str
-    """The last error, also when the sink has recovered since."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowRecord:
-    """One exception as the ledger keeps it."""
-
-    row: RowRef
-    stage: str
-    outcome: Outcome
-    reason: str
-    resolved: str
-    """'' or, for a dead letter that was replayed or dropped, what became of it."""
-    letter: str = ""
-    """The id of the dead letter that stands for it, if it is not its own."""
 
 
 class Ledger:
@@ -106,10 +55,12 @@ class Ledger:
     ) -> None:
         self._store = Store(path, schema=SCHEMA, version=VERSION, upgrades=UPGRADES, readonly=readonly)
         self._keep = keep_batches
-        self.on_forget: folding.OnForget | None = None
+        self.on_forget: compaction.OnForget | None = None
         """Told of refused and expired origins that are so old that they are forgotten, before they are.
         Without it, they are not forgotten where there is an index of keys."""
         self._now = now
+        self._failures: dict[tuple[str, str], tuple[float, int]] = {}
+        """By sink and source: when a sink failed last (monotonic), and for how many times in a row."""
 
     # -- the engine, for each batch ---------------------------------------------------------------
 
@@ -137,6 +88,7 @@ class Ledger:
         outcomes: Sequence[RowOutcome],
         sinks: Mapping[str, SinkState],
         owed: BitMap64,
+        waits: Mapping[Wait, SinkState] | None = None,
         rows: Mapping[str, int] | None = None,
         filtered: Mapping[str, tuple[int, str]] | None = None,
         at_once: bool = False,
@@ -144,31 +96,36 @@ class Ledger:
         """Record one attempt at a batch. May be repeated; dead letters must be stored before.
 
         `delivered`: origins of which this attempt delivered a row. `outcomes`: the exceptions.
-        `owed`: origins that are not settled after it; all others are. `rows`: rows each sink took in
-        this attempt. An origin in none of the sets was dropped. `filtered`: by stage how many rows it left
-        out, and in a word why; added to the totals, so it is told with the first attempt only. `at_once`: a
-        refusal settles its event.
+        `owed`: origins that are not settled after it; all others are. `waits`: rows that wait for a step.
+        `rows`: rows each sink took in this attempt. An origin in none of the sets was dropped. `filtered`: by
+        stage how many rows it left out, and in a word why; added to the totals, so it is told with the first
+        attempt only. `at_once`: a refusal settles its event.
 
-        What a sink has handed on (`SinkState.handed`) is added to what it had handed on before, and stays
+        What a sink has handed on (`SinkState.handed_on`) is added to what it had handed on before, and stays
         owed until it is answered (`release`), whatever `owed` says.
         """
         with self._store.write() as db:
-            attempt = batches.Attempt(delivered, outcomes, sinks, owed, rows or {}, filtered or {}, at_once)
+            attempt = batches.Attempt(
+                delivered, outcomes, sinks, waits or {}, owed, rows or {}, filtered or {}, at_once
+            )
             batches.record(db, source, start, end, attempt, self._now())
-            folding.fold(db, source, self._keep, self.on_forget, forget=self._may_forget())
+            compaction.fold(db, source, self._keep, self.on_forget, forget=self._may_forget())
             state = batches.state(db, source, start, end)
         assert state is not None
+        for name, sink in sinks.items():
+            if sink.error and not sink.done:
+                self._failures[name, source] = time.monotonic(), sink.attempts
         return state
 
     def _may_forget(self) -> bool:
         """Whether nobody has to be told, or somebody is: to an index that is not told, what was refused and
         forgotten looks as if it had ended well."""
-        return self.on_forget is not None or not (self._store.path.parent / folding.KEY_INDEX).exists()
+        return self.on_forget is not None or not (self._store.path.parent / compaction.KEY_INDEX).exists()
 
     def release(
-        self, source: str, start: int, end: int, sink: str, answer: batches.Answer
+        self, source: str, start: int, end: int, sink: str, answer: batches.HandedOnOutcome
     ) -> SinkState | None:
-        """Record what became of rows that a sink has handed on to another log. May be repeated.
+        """Record the outcomes of rows that a sink has written to another log. May be repeated.
 
         `answer.asked`: the origins it is about. `answer.still`: those of them of which something is not
         settled there; the others leave this sink's debt, with `answer.outcomes` for those of which it did
@@ -181,30 +138,13 @@ class Ledger:
     def exceptions(self, source: str, start: int, end: int) -> list[RowOutcome]:
         """What was recorded of single rows in a range and stands, but expiries."""
         with self._store.read() as db:
-            found = db.execute(
-                "SELECT * FROM exceptions "
-                "WHERE source = ? AND sequence >= ? AND sequence < ? AND stage != '' AND resolved = ''",
-                (source, start, end),
-            ).fetchall()
-        return [
-            RowOutcome(RowRef(row["sequence"], row["child"]), row["stage"], Outcome(row["outcome"]),
-                       row["reason"], bool(row["transient"]), row["letter"])
-            for row in found
-        ]  # fmt: skip
+            return row_records.exceptions(db, source, start, end)
 
     def delivered(self, source: str, start: int, end: int) -> BitMap64:
         """Origins of a range of which a row was delivered; what is folded counts as that, if nothing else is
         known of it."""
         with self._store.read() as db:
-            known = db.execute("SELECT folded FROM sources WHERE source = ?", (source,)).fetchone()
-            folded = min(end, known["folded"] if known else 0)
-            found = from_range(start, folded) - _undelivered(db, source, start, folded)
-            for row in db.execute(
-                'SELECT delivered_set FROM batches WHERE source = ? AND start < ? AND "end" > ?',
-                (source, end, start),
-            ):
-                found |= from_bytes(row["delivered_set"]) & from_range(start, end)
-        return found
+            return row_records.delivered(db, source, start, end)
 
     def note_sink(self, sink: str, source: str = "", *, error: str = "") -> None:
         """Remember that a sink fails outside of a batch (`prepare`), or with '' that it works again."""
@@ -223,6 +163,15 @@ class Ledger:
         with self._store.write() as db:
             return expiry.expire(db, source, reasons, self._now())
 
+    @property
+    def state_id(self) -> str:
+        """What tells this state directory from all others, and '' before its first run."""
+        with self._store.read() as db:
+            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'identity'").fetchone():
+                return ""
+            row = db.execute("SELECT state FROM identity").fetchone()
+        return "" if row is None else str(row["state"])
+
     def version(self) -> int:
         """A number that changes when anyone has written to the ledger; cheap enough to poll."""
         return self._store.version()
@@ -230,7 +179,7 @@ class Ledger:
     def settlements(self, source: str, after: int, upto: int = 0) -> tuple[int, list[SettledRange]]:
         """Ranges in which something was settled since change number `after` (0: since ever).
 
-        Who knows what became of all below `upto` is not told reasons again that lie below.
+        Reasons of events below `upto` are left out: the caller knows their outcomes.
 
         Returns the number to ask with next time. A range comes again, whole, when more of it is
         settled; `Follower` in `signoff.ledger.settlement` gives each origin once.
@@ -247,7 +196,7 @@ class Ledger:
             settlement.told(db, source, upto)
 
     def tells_nobody(self, source: str) -> None:
-        """This source is told nothing (any more): its refusals need not be kept for an intake."""
+        """This source is not told outcomes (any more): its refusals need not be kept for an intake."""
         with self._store.write() as db:
             db.execute("UPDATE sources SET told = NULL WHERE source = ?", (source,))
 
@@ -256,14 +205,14 @@ class Ledger:
     def settled_upto(self, source: str) -> int:
         """All origins below are settled; an offset source may commit this position."""
         with self._store.read() as db:
-            first = _first_open(db, source)
-            return _next(db, source) if first is None else int(from_bytes(first["owed"]).min())
+            first = first_open(db, source)
+            return next_of(db, source) if first is None else int(from_bytes(first["owed"]).min())
 
     def needed_from(self, source: str) -> int:
         """The log must keep everything from here on: the oldest batch that is not settled begins here."""
         with self._store.read() as db:
-            first = _first_open(db, source)
-            return _next(db, source) if first is None else int(first["start"])
+            first = first_open(db, source)
+            return next_of(db, source) if first is None else int(first["start"])
 
     def open_batches(self, source: str) -> list[BatchState]:
         """The batches that are not settled, oldest first."""
@@ -275,18 +224,23 @@ class Ledger:
             states = [batches.state(db, source, start, end) for start, end in found]
             return [state for state in states if state is not None]
 
-    def owing(self) -> list[tuple[str, str]]:
-        """Sources, and the sinks (or waits) that are not done with a batch of theirs that is open."""
+    def owing(self) -> list[tuple[str, Debtor]]:
+        """Sources, and the sinks and waits that are not done with a batch of theirs that is open."""
         with self._store.read() as db:
             found = db.execute(
                 "SELECT DISTINCT source, sink FROM batch_sinks AS owing WHERE NOT done AND EXISTS (SELECT 1 "
                 "FROM batches WHERE source = owing.source AND start = owing.start AND owed_count > 0)"
             )
-            return sorted((row["source"], row["sink"]) for row in found)
+            return [(source, debtor(name)) for source, name in sorted(map(tuple, found))]
 
     def books(self, source: str) -> Books:
         with self._store.read() as db:
             return books_of(db, source)
+
+    def counts_between(self, source: str, start: int, end: int) -> dict[str, int] | None:
+        """How many origins of a range ended how, if it is of whole, settled batches that are not folded."""
+        with self._store.read() as db:
+            return counts_between(db, source, start, end)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -312,35 +266,25 @@ class Ledger:
         with self._store.read() as db:
             return [name for (name,) in db.execute("SELECT source FROM sources ORDER BY source")]
 
-    def failing(self) -> tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]]:
-        """Errors of sinks that fail now, by sink and source ('' outside of batches); and of steps that rows
-        wait for, by source and name of the wait."""
+    def failing(self) -> tuple[dict[tuple[str, str], SinkFailure], dict[tuple[str, Wait], str]]:
+        """Sinks that failed when they were asked last, by sink and source ('' outside of batches); and errors
+        of steps that rows wait for, by source and wait."""
         with self._store.read() as db:
-            sinks = db.execute("SELECT sink, source, error FROM sinks WHERE since IS NOT NULL").fetchall()
-            waits = db.execute(
-                "SELECT source, sink, error FROM batch_sinks WHERE NOT done AND error != '' "
-                "AND sink LIKE '% via %' ORDER BY start"
-            ).fetchall()
-        return (
-            {(row["sink"], row["source"]): row["error"] for row in sinks},
-            {(row["source"], row["sink"]): row["error"] for row in waits},
-        )
+            sinks, steps = failing_sinks(db), failing_steps(db)
+        return {(row["sink"], row["source"]): self._failure(row) for row in sinks}, steps
+
+    def _failure(self, row: sqlite3.Row) -> SinkFailure:
+        at, attempts = self._failures.get((row["sink"], row["source"]), (float("-inf"), 0))
+        return SinkFailure(row["error"], bool(row["asked_again"]), time.monotonic() - at, attempts)
 
     def sink_totals(self) -> dict[str, SinkTotals]:
         with self._store.read() as db:
-            found = db.execute("SELECT * FROM sinks ORDER BY sink, since IS NULL, since").fetchall()
-        totals: dict[str, SinkTotals] = {}
-        for row in found:  # of several sources, the one for which the sink fails longest speaks for it
-            seen = totals.get(row["sink"], SinkTotals(row["sink"], 0, row["since"], row["error"]))
-            totals[row["sink"]] = replace(
-                seen, rows=seen.rows + row["rows"], error=seen.error or row["error"]
-            )
-        return totals
+            return sink_totals(db)
 
-    def departures(self) -> list[Departure]:
+    def departures(self) -> list[StageTotal]:
         """Where rows left the pipeline undelivered, and why, over all batches."""
         with self._store.read() as db:
-            return departures.read(db)
+            return stage_totals.read(db)
 
     # -- dead letters and explain -----------------------------------------------------------------
 
@@ -359,16 +303,7 @@ class Ledger:
     def rows(self, source: str, sequence: int) -> list[RowRecord]:
         """The exceptions known of one event."""
         with self._store.read() as db:
-            found = db.execute(
-                "SELECT child, stage, outcome, reason, resolved, letter FROM exceptions "
-                "WHERE source = ? AND sequence = ? ORDER BY child, stage",
-                (source, sequence),
-            ).fetchall()
-        return [
-            RowRecord(RowRef(sequence, row["child"]), row["stage"], Outcome(row["outcome"]), row["reason"],
-                      row["resolved"], row["letter"])
-            for row in found
-        ]  # fmt: skip
+            return row_records.records(db, source, sequence)
 
     def batch_of(self, source: str, sequence: int) -> BatchState | None:
         """The batch that holds this origin; None while it waits in the log, or when it is folded."""
@@ -417,42 +352,3 @@ class Ledger:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _first_open(db: sqlite3.Connection, source: str) -> sqlite3.Row | None:
-    found: sqlite3.Row | None = db.execute(
-        "SELECT start, owed FROM batches WHERE source = ? AND owed_count > 0 ORDER BY start LIMIT 1",
-        (source,),
-    ).fetchone()
-    return found
-
-
-def _undelivered(db: sqlite3.Connection, source: str, start: int, end: int) -> BitMap64:
-    """Of a folded range, the origins of which it is known that no row was delivered."""
-    found = db.execute(
-        "SELECT sequence FROM exceptions WHERE source = ? AND sequence >= ? AND sequence < ? "
-        "AND resolved = '' AND also_delivered = 0",
-        (source, start, end),
-    )
-    return BitMap64(sequence for (sequence,) in found)
-
-
-def _next(db: sqlite3.Connection, source: str) -> int:
-    found = db.execute("SELECT next FROM sources WHERE source = ?", (source,)).fetchone()
-    return int(found["next"]) if found else 0
-
-
-def books_of(db: sqlite3.Connection, source: str) -> Books:
-    row = db.execute("SELECT * FROM sources WHERE source = ?", (source,)).fetchone()
-    if row is None:
-        return Books(0, dict.fromkeys(FINAL, 0), 0, 0, 0)
-    sums = ", ".join(f"coalesce(sum({outcome}), 0) AS {outcome}" for outcome in FINAL)
-    kept = db.execute(
-        f"SELECT {sums}, coalesce(sum(owed_count), 0) AS owed FROM batches WHERE source = ?", (source,)
-    ).fetchone()
-    (ahead,) = db.execute(
-        "SELECT count(*) FROM exceptions WHERE source = ? AND sequence >= ? AND outcome = ?",
-        (source, row["next"], Outcome.EXPIRED),
-    ).fetchone()
-    counts = {outcome: row[outcome] + kept[outcome] for outcome in FINAL}
-    return Books(row["next"], counts, kept["owed"], ahead, row["ignored"])

@@ -23,6 +23,8 @@ class LetterFilter:
     """Became a letter, or failed last, at this time or later; seconds since the epoch."""
     until: float | None = None
     """Before this time."""
+    payload: bytes | None = None
+    """A part of the payload, byte by byte."""
 
     def __bool__(self) -> bool:
         return any(getattr(self, each.name) is not None for each in fields(self))
@@ -39,6 +41,7 @@ class LetterFilter:
             ("instr(lower(reason) || char(10) || lower(first_reason), ?)", part),
             ("at >= ?", self.since),
             ("at < ?", self.until),
+            ("instr(payload, ?)", self.payload),
         ):
             if value is not None:
                 where.append(condition)
@@ -52,6 +55,7 @@ class LetterFilter:
             and self.source in (None, letter.source)
             and (self.since is None or letter.at >= self.since)
             and (self.until is None or letter.at < self.until)
+            and (self.payload is None or self.payload in letter.payload)
             and self.keeps(letter)
         )
 

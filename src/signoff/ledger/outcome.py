@@ -13,11 +13,8 @@ expired > refused > dead_lettered > delivered > dropped. `failed` is never final
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-
-from pyroaring import BitMap64
 
 
 class Outcome(StrEnum):
@@ -42,7 +39,7 @@ OTHERS = "origins"
 
 UNITED = "~"
 """A part of a child that begins so names a row that was made of several events: it stands in the account
-once for each of them, always with the same child. It is the same sign as in `signoff.transforms.uniting`."""
+once for each of them, always with the same child. The same sign is in `signoff.transforms.united_rows`."""
 
 
 EDITED = "+"
@@ -142,80 +139,6 @@ class Resolution:
     behind a log."""
     moved: bool = False
     """It failed at a later stage, or was resubmitted: another letter stands for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRange:
-    """A range of one source's log: `start` is in, `end` is out. The ledger's key for a micro-batch."""
-
-    source: str
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class SinkState:
-    """How far one sink is with one batch."""
-
-    done: bool
-    attempts: int = 0
-    error: str = ""
-    since: float | None = None
-    """Seconds since the epoch at which the sink began to fail on this batch."""
-    owed: tuple[RowRef, ...] | None = None
-    """The rows it still has to take; None while it is not done means all of its rows."""
-    handed: BitMap64 | None = None
-    """Origins whose rows were handed on to another log, where they are not all settled yet."""
-    rows_of: BitMap64 | None = None
-    """Where it owes a whole batch: the origins of the rows that have come to it; None: not known."""
-    split: str = ""
-    """Where it owes a whole batch: the rows that have come to it under names of their own, as JSON: many
-    batches may wait. '' for none."""
-
-    @property
-    def to_ask(self) -> bool:
-        """Whether there are rows it is still to be given."""
-        return not self.done and self.owed != ()
-
-    def owes(self, whole: BitMap64) -> BitMap64:
-        """The origins it is still to be given rows of, of a batch of which `whole` is not settled."""
-        if self.done:
-            return BitMap64()
-        return whole if self.owed is None else BitMap64(row.sequence for row in self.owed)
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Rows of a batch that a sink does not get before a step can compute them.
-
-    Kept among the sinks of the batch under a name of its own, with a `SinkState` of its own: the rows, how
-    often the step was tried for them, since when, and why it fails. The sink itself may be done.
-    """
-
-    sink: str
-    step: str
-
-    @classmethod
-    def parse(cls, name: str) -> Wait | None:
-        """None for the name of a sink."""
-        sink, via, step = name.partition(" via ")
-        return cls(sink, step) if via else None
-
-    def __str__(self) -> str:
-        return f"{self.sink} via {self.step}"
-
-
-@dataclass(frozen=True, slots=True)
-class BatchState:
-    """What the ledger knows of one batch."""
-
-    ref: BatchRange
-    delivered: BitMap64
-    """Origins of which at least one row was delivered."""
-    owed: BitMap64
-    """Origins that are not settled yet."""
-    sinks: Mapping[str, SinkState]
-    settled: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def why_not(letter: DeadLetter) -> str:
         return f"it is {letter.status}; wait until that has ended"
     if MASKED in letter.incomplete:
         return (
-            f"{letter.incomplete}, which would go out with the mask; send the event anew, and drop this one"
+            f"{letter.incomplete}, which would go out with the mask; send the event again, and drop this one"
         )
     return ""
 

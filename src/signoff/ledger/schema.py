@@ -10,7 +10,7 @@ batch_sinks how far each sink is with a batch; removed with the batch. `handed`:
             whole batch, the origins of the rows that have come to it; `owed_children` then names those that
             have names of their own.
 exceptions  rows that were not simply delivered or filtered, and expired origins (stage ''). In the
-            folded prefix only some are kept (see `folding`); `also_delivered` keeps the one bit of the
+            folded prefix only some are kept (see `compaction`); `also_delivered` keeps the one bit of the
             folded bitmap that matters for them. `transient`: the last retry failed, and a later one may not.
             `letter`: the id of the dead letter that stands for it, where that is of a row it was made into
             behind another log; '' for its own.

@@ -1,4 +1,12 @@
-"""How far each sink is with a batch, as stored: the rows it owes are a bitmap, and a list for children."""
+"""How far each sink is with a batch, as stored: the rows it owes are a bitmap, and a list for children.
+
+A wait is stored as a sink of its own, called `sink via step`. Which state one is in is told by its columns:
+
+    done            Done
+    owed            OwesRows; without attempts, error and `handed` Untried, for these rows only;
+                    with `handed` and no rows HandedOn
+    owed is NULL    OwesAll; without attempts, error and `handed` Untried
+"""
 
 from __future__ import annotations
 
@@ -6,43 +14,73 @@ import json
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pyroaring import BitMap64
 
-from signoff.ledger.outcome import RowRef, SinkState
+from signoff.ledger.batch_state import Debtor, Done, HandedOn, OwesAll, OwesRows, SinkState, Untried, Wait
+from signoff.ledger.outcome import RowRef
 from signoff.ledger.sequences import from_bytes, to_bytes
 from signoff.pipeline.secrets import redact
 
+_VIA = " via "
+WAITS = f"sink LIKE '%{_VIA}%'"
+"""SQL: the rows of `batch_sinks` that are of waits."""
 
-def save_sinks(db: sqlite3.Connection, source: str, start: int, sinks: Mapping[str, SinkState]) -> None:
-    """Replace what is known of these sinks; others of the batch stay as they are."""
+
+def debtor(name: str) -> Debtor:
+    """Who it is that a name is stored for."""
+    sink, via, step = name.partition(_VIA)
+    return Wait(sink, step) if via else name
+
+
+def save_sinks(db: sqlite3.Connection, source: str, start: int, states: Mapping[Any, SinkState]) -> None:
+    """Replace what is known of these sinks and waits; others of the batch stay as they are."""
     db.executemany(
         "INSERT OR REPLACE INTO batch_sinks "
         "(source, start, sink, done, attempts, error, since, owed, owed_children, handed, rows_of) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
-            (source, start, name, sink.done, sink.attempts, redact(sink.error), sink.since,
-             *_pack(sink.owed, sink.split), None if sink.handed is None else to_bytes(sink.handed),
-             None if sink.rows_of is None else to_bytes(sink.rows_of))
-            for name, sink in sinks.items()
+            (source, start, str(name), state.done, state.attempts, redact(state.error), state.since,
+             *_pack(state), _bytes(state.handed_on), _bytes(state.arrived))
+            for name, state in states.items()
         ],
     )  # fmt: skip
 
 
-def load_sinks(db: sqlite3.Connection, source: str, start: int) -> dict[str, SinkState]:
-    found = db.execute(
+def load_states(
+    db: sqlite3.Connection, source: str, start: int
+) -> tuple[dict[str, SinkState], dict[Wait, SinkState]]:
+    """Of the sinks of a batch, and of the rows that wait for a step in front of one."""
+    sinks: dict[str, SinkState] = {}
+    waits: dict[Wait, SinkState] = {}
+    for row in db.execute(
         "SELECT * FROM batch_sinks WHERE source = ? AND start = ? ORDER BY sink", (source, start)
-    )
-    return {
-        row["sink"]: SinkState(
-            bool(row["done"]), row["attempts"], row["error"], row["since"],
-            _unpack(row["owed"], row["owed_children"]),
-            None if row["handed"] is None else from_bytes(row["handed"]),
-            None if row["rows_of"] is None else from_bytes(row["rows_of"]),
-            (row["owed_children"] or "") if row["owed"] is None else "",
-        )
-        for row in found
-    }  # fmt: skip
+    ):
+        name = debtor(row["sink"])
+        if isinstance(name, Wait):
+            waits[name] = _state(row)
+        else:
+            sinks[name] = _state(row)
+    return sinks, waits
+
+
+def _state(row: sqlite3.Row) -> SinkState:
+    attempts, error, since = row["attempts"], row["error"], row["since"]
+    if row["done"]:
+        return Done(attempts=attempts, error=error, since=since)
+    handed, came = _bitmap(row["handed"]), _bitmap(row["rows_of"])
+    untried = not attempts and not error and handed is None
+    if row["owed"] is None:
+        named = row["owed_children"] or ""
+        whole = OwesAll(came, named, handed, attempts=attempts, error=error, since=since)
+        return Untried() if untried else whole
+    rows = _rows(row["owed"], row["owed_children"])
+    if untried:
+        return Untried(rows)
+    if handed is not None and not rows:
+        return HandedOn(handed, attempts=attempts, error=error, since=since)
+    return OwesRows(rows, handed, came, attempts=attempts, error=error, since=since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +113,26 @@ def _owing(row: sqlite3.Row) -> OwingSink:
     return OwingSink(row["sink"], row["attempts"], row["error"], owed, waits=not to_ask)
 
 
-def _pack(owed: tuple[RowRef, ...] | None, split: str) -> tuple[bytes | None, str | None]:
-    if owed is None:
-        return None, split or None
-    plain = BitMap64(row.sequence for row in owed if not row.child)
-    children = [(row.sequence, row.child) for row in owed if row.child]
+def _pack(state: SinkState) -> tuple[bytes | None, str | None]:
+    """The rows one owes: a bitmap of those named by their event, and the others as JSON."""
+    if isinstance(state, Done):
+        return None, None
+    if state.wants_all:
+        return None, state.named or None if isinstance(state, OwesAll) else None
+    plain = BitMap64(row.sequence for row in state.wanted_rows if not row.child)
+    children = [(row.sequence, row.child) for row in state.wanted_rows if row.child]
     return to_bytes(plain), json.dumps(children) if children else None
 
 
-def _unpack(plain: bytes | None, children: str | None) -> tuple[RowRef, ...] | None:
-    if plain is None:
-        return None
+def _rows(plain: bytes, children: str | None) -> tuple[RowRef, ...]:
     rows = [RowRef(sequence) for sequence in from_bytes(plain)]
     rows += [RowRef(sequence, child) for sequence, child in json.loads(children or "[]")]
     return tuple(sorted(rows))
+
+
+def _bytes(numbers: BitMap64 | None) -> bytes | None:
+    return None if numbers is None else to_bytes(numbers)
+
+
+def _bitmap(stored: bytes | None) -> BitMap64 | None:
+    return None if stored is None else from_bytes(stored)

@@ -7,5 +7,5 @@
 It serves as the buffer of a sink, as the way from one pipeline into another, and as the place where
 events of several sources meet. One side hands rows on (`handover`) and notes which part of the log
 holds the rows of which batch (`notes`); the other reads the log like that of any source. What becomes
-of the rows is brought back to the events they were made from (`signoff.engine.answers`).
+of the rows is brought back to the events they were made from (`signoff.engine.feedback.links`).
 """

@@ -1,4 +1,4 @@
-"""The side of a link that hands rows on: a sink that writes whole batches into a log.
+"""The writing side of a link: a sink that writes whole batches into a log.
 
 Tasks write their rows into files of their own (`parts`), as events: the payload is the row as JSON, the
 message id is the row's id, and `position` says which event of the batch it was made from. The driver, which
@@ -28,12 +28,13 @@ from signoff.ledger.outcome import OTHERS
 from signoff.ledger.sequences import from_numpy
 from signoff.link.notes import Handed, LinkNotes
 from signoff.log import LogReader, LogWriter
+from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.pipeline.model import LogSettings, SinkConfig
 from signoff.private import make_private, opener
-from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Part, Refusal, Sink, Writer
-from signoff.sinks.jsontext import json_objects
+from signoff.sinks.contract import BatchRef, Part, Refusal, Sink, Writer
+from signoff.sinks.handed_contexts import TRACEPARENT, handed_contexts
+from signoff.sinks.json_text import json_objects
 from signoff.sinks.refusal import fit
-from signoff.sources.contract import EVENT_SCHEMA
 
 WhenFull = Literal["block", "drop_newest"]
 Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -57,7 +58,7 @@ class LinkPlace:
 
 
 class HandoverConfig(SinkConfig):
-    """A sink that stands where the graph was cut. Made by the engine, never written by users."""
+    """The sink at a place where the graph was cut. Made by the engine, never written by users."""
 
     type: Literal["handover"] = "handover"
     place: LinkPlace
@@ -68,7 +69,9 @@ class HandoverConfig(SinkConfig):
     awaited_by: frozenset[str]
     """Sources whose events wait until their rows are settled behind the link."""
     outside: bool = False
-    """Another pipeline reads the link."""
+    """Somebody else reads the link, and answers: another pipeline, or the invoker of this one."""
+    by_invoker: bool = False
+    """It is the invoker: it answers when runs have ended, however long that takes."""
 
     def build(self, base: Path) -> HandoverSink:
         return HandoverSink(self.sink, self.place, self.max_bytes, self.when_full)
@@ -91,8 +94,11 @@ class HandoverSink(Sink):
         self._notes: LinkNotes | None = None
         self._latest = 0
 
+    kept: ClassVar[tuple[str, ...]] = ("_name", "_place", "_settings", "_when_full")
+    """What goes to executors."""
+
     def __getstate__(self) -> Mapping[str, Any]:
-        return {name: getattr(self, name) for name in ("_name", "_place", "_settings", "_when_full")}
+        return {name: getattr(self, name) for name in self.kept}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
@@ -165,7 +171,7 @@ class HandoverSink(Sink):
         log.sync()
 
     def _made_from(self, batch: BatchRef) -> str:
-        """What is to be known of a batch if it comes again, besides its rows."""
+        """What must be known of a batch if it is replayed, besides its rows."""
         return ""
 
     def _received_now(self, events: pa.Table) -> pa.Table:
@@ -177,7 +183,7 @@ class HandoverSink(Sink):
         return events.set_column(place, kind, now)
 
     def _without(self, known: Handed, events: pa.Table) -> pa.Table:
-        """The rows that are not in the log already: a batch that comes again may have others."""
+        """The rows that are not in the log already: a replayed batch may have others."""
         found = LogReader(self._place.log).read(known.first, known.last, ["message_id"])
         there = pa.chunked_array([there.column("message_id") for _, there in found], pa.string())
         return events.filter(pc.invert(pc.is_in(events.column("message_id"), there.combine_chunks())))
@@ -202,6 +208,7 @@ class PartWriter(Writer):
         # A receipt of an earlier run, which counted attempts from 0 as well, must not find another's rows.
         self._name = f"{part.batch.key}.{part.partition}.{part.attempt}-{token_hex(8)}"
         self._path = directory / self._name
+        self._contexts = part.contexts
         self._file: Any = None
         self._stream: Any = None
 
@@ -209,7 +216,7 @@ class PartWriter(Writer):
         sorted_out = fit(rows)
         if sorted_out.rows.num_rows:
             try:
-                self._begin().write_batch(_events(sorted_out.rows))
+                self._begin().write_batch(self._events(sorted_out.rows))
             except OSError as error:
                 raise TransientError(f"{self._path}: {error.strerror}") from error
         return sorted_out.refusals
@@ -232,6 +239,17 @@ class PartWriter(Writer):
                 self._file.close()
             self._path.unlink(missing_ok=True)
 
+    def _events(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows as events of the link's log."""
+        last = rows.num_columns - 1
+        # By place: the rows may have columns of their own that are called like those of the engine.
+        payloads = self._payloads(rows.select(list(range(1, last))))
+        handed = handed_contexts(self._contexts, rows.column(0))
+        return as_events(payloads, rows.column(0), rows.column(last), handed)
+
+    def _payloads(self, columns: pa.RecordBatch) -> pa.Array:
+        return json_objects(columns).cast(pa.large_binary()).cast(pa.binary())
+
     def _begin(self) -> Any:
         if self._stream is None:
             make_private(self._path.parent, durable=False)
@@ -240,18 +258,16 @@ class PartWriter(Writer):
         return self._stream
 
 
-def _events(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows as events of the link's log."""
-    columns = rows.drop_columns([EVENT_ID, ORIGIN])
-    payloads = json_objects(columns).cast(pa.large_binary()).cast(pa.binary())
-    return as_events(payloads, rows.column(EVENT_ID), rows.column(ORIGIN))
-
-
-def as_events(payloads: pa.Array, ids: pa.Array, origins: pa.Array) -> pa.RecordBatch:
-    """Events of the link's log, of rows whose JSON, ids and origins these are."""
+def as_events(
+    payloads: pa.Array, ids: pa.Array, origins: pa.Array, contexts: Sequence[str | None] = ()
+) -> pa.RecordBatch:
+    """Events of the link's log, of rows whose JSON, ids and origins these are. `contexts`: what they hand on
+    of traces; empty where none does."""
     number = len(payloads)
     now = pa.scalar(time.time_ns() // 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
     first, headers = _with_others(origins)
+    if contexts:
+        headers = _with_contexts(headers, contexts)
     return pa.RecordBatch.from_arrays(
         [
             payloads,
@@ -276,6 +292,13 @@ def _with_others(origins: pa.Array) -> tuple[pa.Array, pa.Array]:
     return pa.array([each[0] for each in every], pa.int64()), pa.array(further, kind)
 
 
+def _with_contexts(headers: pa.Array, contexts: Sequence[str | None]) -> pa.Array:
+    known = headers.to_pylist()
+    further = [[(TRACEPARENT, context)] if context else [] for context in contexts]
+    both = [(mine or []) + more or None for mine, more in zip(known, further, strict=True)]
+    return pa.array(both, headers.type)
+
+
 def origins_of(events: pa.RecordBatch) -> tuple[Numbers, Numbers]:
     """The events that rows of a link were made from: for each of them the row's place, and its number."""
     first, headers = events.column("position").to_numpy(), events.column("headers")
@@ -285,7 +308,8 @@ def origins_of(events: pa.RecordBatch) -> tuple[Numbers, Numbers]:
     more = [
         (place, int(number))
         for place in np.flatnonzero(headers.is_valid()).tolist()
-        for number in dict(headers[place].as_py())[OTHERS].split(",")
+        for number in dict(headers[place].as_py()).get(OTHERS, "").split(",")
+        if number
     ]
     further = np.array(more, dtype=np.int64).reshape(-1, 2)
     return np.concatenate([places, further[:, 0]]), np.concatenate([first, further[:, 1]])

@@ -1,4 +1,4 @@
-"""Where the rows of an event are that were handed on: for `signoff explain`."""
+"""Where rows of an event are that went into another log: for `signoff explain`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from signoff.ledger.outcome import BUFFER, EventId
-from signoff.link.handover import origins_of
+from signoff.link.handover import LinkPlace, origins_of
 from signoff.link.notes import Handed, LinkNotes
 from signoff.log import LogReader
 from signoff.sinks.contract import BatchRef
@@ -27,6 +27,18 @@ def rows_in_buffers(state: Path, event: EventId) -> list[EventId]:
             if part.last <= log.head():
                 found += [EventId(directory.name, number) for number in _numbers(log, part, event.sequence)]
     return found
+
+
+def rows_of_event(place: LinkPlace, event: EventId) -> list[int]:
+    """The rows of a link that were made from an event, while their outcome is waited for."""
+    notes = LinkNotes(place.database, readonly=True)
+    try:
+        handed = [each for each in notes.each() if _holds(each, event)]
+    finally:
+        notes.close()
+    log = LogReader(place.log)
+    head = log.head() if handed else 0
+    return [number for part in handed if part.last <= head for number in _numbers(log, part, event.sequence)]
 
 
 def in_a_buffer(state: Path, sink: str, batch: BatchRef) -> bool:

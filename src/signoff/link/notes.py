@@ -1,4 +1,5 @@
-"""What a link knows besides its log: which batches it holds, and what the reading pipeline has answered.
+"""The state of a link besides its log: which batches it holds, and which outcomes the reading pipeline has
+reported.
 
 Invariants:
 - A batch is noted before its rows are appended: `first` is where the log ended then, `last` where it
@@ -44,7 +45,7 @@ class Owner:
     """Who writes a link, or reads it (see `ownership`)."""
 
     token: str
-    """Known to nobody else."""
+    """Random: no copy and no other pipeline has it."""
     pipeline: str
     state: str
     """Its state directory, for people."""
@@ -67,7 +68,7 @@ class Handed:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What the reading pipeline has said of events of the link's log."""
+    """The outcomes that the reading pipeline has reported for events of the link's log."""
 
     settled: BitMap64
     refused: Mapping[int, tuple[str, bool]]
@@ -119,7 +120,7 @@ class LinkNotes:
             )  # fmt: skip
 
     def find(self, batch: BatchRef) -> list[Handed]:
-        """What is noted of a batch, whatever the sink was called that handed it on."""
+        """What is stored of a batch, whatever the name of the sink that wrote it was."""
         with self._store.read() as db:
             found = db.execute(
                 'SELECT * FROM handed WHERE source = ? AND start = ? AND "end" = ? AND replay = ? '
@@ -145,7 +146,7 @@ class LinkNotes:
             return [_handed(row) for row in db.execute("SELECT * FROM handed ORDER BY first")]
 
     def forget(self, handed: Handed) -> None:
-        """Nobody waits for an answer about this batch any more, and it will not be handed on again."""
+        """No outcome of this batch is waited for any more, and it will not be written again."""
         with self._store.write() as db:
             db.execute("DELETE FROM handed WHERE first = ?", (handed.first,))
             (oldest,) = db.execute("SELECT min(first) FROM handed").fetchone()

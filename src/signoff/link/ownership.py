@@ -8,7 +8,7 @@ ledger holds the other half; with each run it is a new one:
     ledger: this token, too, is mine ──► link: this is the writer's token ──► ledger: the old one is not
 
 Whoever does not hold the link's token is another pipeline, or the same one with another state directory, a
-copy of it or an older backup. The reader does the same with a file of its own (`signoff.sources.pipeline`).
+copy of it or an older backup. The reader does the same with a file of its own (`signoff.link.source`).
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _take_over(place: LinkPlace, notes: LinkNotes, before: Owner | None, pipelin
         )
     if left and (before is None or before.pipeline != pipeline):
         raise StateError(
-            f"[link-writer] {place.notes}: {who} has not heard yet that its rows in this link are settled; "
+            f"[link-writer] {place.notes}: {who} has not read yet that its rows in this link are settled; "
             f"run it once more, or {own}"
         )
     if before is not None:

@@ -27,7 +27,7 @@ from signoff.errors import LogCorrupt, LogError
 from signoff.log.head import read_head
 from signoff.log.segment import (
     ALIGNMENT,
-    Frame,
+    SegmentFrame,
     body_is_whole,
     decode,
     find_tail,
@@ -152,7 +152,7 @@ class LogReader:
     def _lookup(self, sequences: Iterable[int]) -> dict[int, dict[str, Any]]:
         end, segments = self.head(), self._segments()
         found: dict[int, dict[str, Any]] = {}
-        frame: Frame | None = None
+        frame: SegmentFrame | None = None
         events: pa.RecordBatch | None = None
         for sequence in sorted(set(sequences)):
             if not segments or not segments[0] <= sequence < end:
@@ -234,7 +234,7 @@ class _Segment:
         if frame and self._starts[-1] < frame.first_sequence <= sequence:
             self._starts, self._offsets = [frame.first_sequence], [offset]
 
-    def find(self, sequence: int) -> Frame:
+    def find(self, sequence: int) -> SegmentFrame:
         """The frame that holds an event, which must be durable and in this segment."""
         if sequence < self._starts[0]:
             self._starts, self._offsets = [int(self.path.stem)], [ALIGNMENT]
@@ -248,12 +248,12 @@ class _Segment:
             frame = self._frame(index)
         return frame
 
-    def events(self, frame: Frame) -> pa.RecordBatch:
+    def events(self, frame: SegmentFrame) -> pa.RecordBatch:
         if not body_is_whole(self._data, frame):
             raise self._corrupt(frame.body, frame.first_sequence)
         return decode(self._buffer.slice(frame.body, frame.length))
 
-    def _frame(self, index: int) -> Frame:
+    def _frame(self, index: int) -> SegmentFrame:
         offset, first = self._offsets[index], self._starts[index]
         frame = unpack_frame(self._data, offset)
         if frame is None:

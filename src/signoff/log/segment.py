@@ -42,7 +42,7 @@ import numpy as np
 import pyarrow as pa
 
 from signoff.errors import LogCorrupt, LogError
-from signoff.sources.contract import EVENT_SCHEMA
+from signoff.log.event_schema import EVENT_SCHEMA
 
 ALIGNMENT = 64
 VERSION = 1
@@ -78,7 +78,7 @@ class SegmentHeader(NamedTuple):
     """When the event before the first one was received, in microseconds; 0 where nobody has noted it."""
 
 
-class Frame(NamedTuple):
+class SegmentFrame(NamedTuple):
     """Where a record batch lies in its segment."""
 
     offset: int
@@ -106,7 +106,7 @@ class Tail(NamedTuple):
     end: int
     """Bytes that are whole."""
     end_sequence: int
-    last: Frame | None
+    last: SegmentFrame | None
 
 
 def instead_of(directory: Path) -> str:
@@ -114,7 +114,7 @@ def instead_of(directory: Path) -> str:
     if directory.parent.name != "log":
         return "restore it from a copy"
     return (
-        "restore it from a copy, or give up what is in flight and go on with new numbers: "
+        "restore it from a copy, or discard what is in flight and continue with new numbers: "
         f"signoff sources reset FILE {directory.name}"
     )
 
@@ -190,22 +190,22 @@ def pack_frame(first_sequence: int, events: pa.RecordBatch) -> list[bytes | memo
     return [header, body, bytes(padded(len(body)) - len(body))]
 
 
-def unpack_frame(data: memoryview, offset: int) -> Frame | None:
+def unpack_frame(data: memoryview, offset: int) -> SegmentFrame | None:
     """The frame whose header is at `offset`, or None if no whole frame with a valid header is there."""
     if offset + ALIGNMENT > len(data):
         return None
     magic, rows, length, first, body_checksum, checksum = _FRAME.unpack_from(data, offset)
     if magic != _FRAME_MAGIC or zlib.crc32(data[offset : offset + _FRAME.size - 4]) != checksum:
         return None
-    frame = Frame(offset, first, rows, length, body_checksum)
+    frame = SegmentFrame(offset, first, rows, length, body_checksum)
     return frame if frame.end <= len(data) else None
 
 
-def body_is_whole(data: memoryview, frame: Frame) -> bool:
+def body_is_whole(data: memoryview, frame: SegmentFrame) -> bool:
     return zlib.crc32(data[frame.body : frame.body + frame.length]) == frame.checksum
 
 
-def whole_frames(data: memoryview, first_sequence: int) -> Iterator[Frame]:
+def whole_frames(data: memoryview, first_sequence: int) -> Iterator[SegmentFrame]:
     """Frames from the start of a segment on, each verified, up to the first that is not whole."""
     offset = ALIGNMENT
     while (frame := unpack_frame(data, offset)) and frame.first_sequence == first_sequence:

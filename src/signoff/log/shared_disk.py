@@ -2,7 +2,7 @@
 
 On a cluster the paths of a pipeline mean the driver's disk, and an executor that does not mount it would
 read nothing, or write where nobody looks. So the engine leaves a file with a random name and content in
-every directory that executors use (see `signoff.engine.shared_disk`), and tells executors where:
+every directory that executors use (see `signoff.engine.spark.shared_disk`), and tells executors where:
 
     executor   reads that file in every place                      each task: the driver's files are here
     executor   writes a greeting into every place, the home last   once per Python worker
@@ -32,7 +32,7 @@ VARIABLE = "SIGNOFF_SHARED"
 NOT_SHARED = "[not-shared]"
 """Begins every error of this module; Spark hands on only the text."""
 STAMP = "identity"
-"""In the directory of a log: to which ledger it belongs (see `signoff.engine.belonging`)."""
+"""In the directory of a log: to which ledger it belongs (see `signoff.engine.state_dir.identity`)."""
 _ANSWER_S = 60.0
 """A network file system may show new files only after half a minute."""
 _POLL_S = 0.05

@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from signoff.durable import TEMPORARY, sync_directory, write_whole
 from signoff.errors import LogCorrupt, LogError, LogFull, LogNoSpace
+from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.log.head import HeadFile, read_head
 from signoff.log.segment import (
     ALIGNMENT,
@@ -48,7 +49,6 @@ from signoff.log.segment import (
     unpack_segment_header,
 )
 from signoff.private import make_private
-from signoff.sources.contract import EVENT_SCHEMA
 
 if TYPE_CHECKING:
     from signoff.pipeline.model import LogSettings
@@ -195,7 +195,7 @@ class LogWriter:
         return self._other_bytes + self._segment_end
 
     def close(self) -> None:
-        """Sync what is pending and let go of the log. It is let go of even if the sync fails."""
+        """Sync what is pending and release the log. It is released even if the sync fails."""
         if self._lock < 0:
             return
         try:
@@ -388,7 +388,7 @@ def _check(events: pa.RecordBatch) -> None:
 
 
 def _frames(pending: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Small batches united, large ones cut: one frame per `_FRAME_BYTES`, or one event if larger."""
+    """Small batches combined, large ones cut: one frame per `_FRAME_BYTES`, or one event if larger."""
     frames: list[pa.RecordBatch] = []
     group: list[pa.RecordBatch] = []
     group_bytes = 0

@@ -1,0 +1,1 @@
+"""A file or a Python program becomes a checked graph."""

@@ -15,17 +15,9 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from signoff.pipeline.cases import Case
-from signoff.pipeline.model import (
-    KINDS,
-    Catalog,
-    Kind,
-    NodeConfig,
-    Settings,
-    SinkConfig,
-    SourceConfig,
-    TransformConfig,
-)
+from signoff.pipeline.model import KINDS, Catalog, Kind, NodeConfig, SinkConfig, SourceConfig, TransformConfig
+from signoff.pipeline.settings import Settings
+from signoff.pipeline.tests_block import Case
 
 _REFERENCE = {"type": "string", "pattern": r"\$\{"}
 _WORDS = {
@@ -125,9 +117,8 @@ def pipeline_schema(catalog: Catalog) -> dict[str, Any]:
     properties = dict(settings["properties"])
     for kind in KINDS:
         choices = []
-        for name, model in catalog.of(kind).items():
-            schema = schema_of(model)
-            definitions.update(schema.pop("$defs", {}))
+        for name, model in catalog.usable(kind)[0].items():
+            schema = _with_own_definitions(schema_of(model), f"{kind}_{name}", definitions)
             schema["properties"] = {**schema["properties"], "type": {"const": name}, "for_each": _FOR_EACH}
             schema["required"] = list(dict.fromkeys(["type", *schema.get("required", [])]))
             schema["title"] = f"{name} {kind}"
@@ -162,6 +153,20 @@ def pipeline_schema(catalog: Catalog) -> dict[str, Any]:
     }
 
 
+def _with_own_definitions(schema: dict[str, Any], owner: str, definitions: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a type without the definitions it needs, which are added to all others: under a name of
+    its own where another type has something else under the same one."""
+    own: dict[str, Any] = schema.pop("$defs", {})
+    taken = {name for name, content in own.items() if definitions.get(name, content) != content}
+    if taken:
+        text = json.dumps([schema, own])
+        for name in taken:
+            text = text.replace(f'"#/$defs/{name}"', f'"#/$defs/{owner}_{name}"')
+        schema, own = json.loads(text)
+    definitions.update({f"{owner}_{name}" if name in taken else name: each for name, each in own.items()})
+    return schema
+
+
 def describe_text(name: str, kind: Kind, model: type[NodeConfig]) -> str:
     """One type for the terminal."""
     lines = [f"{name} ({kind})", f"  {model.summary or _EXPLAINED[kind]}", ""]
@@ -185,13 +190,13 @@ def describe_markdown(catalog: Catalog) -> str:
     parts = [
         "# Reference of a pipeline file\n",
         "Every field, its type and its default, made from the models themselves by "
-        "`signoff describe --all --markdown`. How the parts work together is told in "
+        "`signoff describe --all --markdown`. How the parts work together is explained in "
         "[pipeline.md](pipeline.md).\n",
         "## The pipeline\n",
         _table(fields_of(Settings)),
     ]
     for kind in KINDS:
-        types = catalog.of(kind)
+        types, _ = catalog.usable(kind)
         parts.append(f"## {kind.capitalize()}s\n\n{_EXPLAINED[kind]}\n")
         common = [f for f in fields_of(_BASES[kind]) if f.name != "type"]
         parts.append(f"Every {kind} has `type` and these fields:\n")

@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from signoff.errors import Problem
 from signoff.pipeline.model import Kind, NodeConfig
+
+loading: ContextVar[bool] = ContextVar("loading", default=False)
+"""Set while a pipeline file is being run to find its pipeline."""
 
 
 @dataclass(frozen=True)
@@ -48,4 +53,12 @@ class Draft:
     nodes: list[DraftNode] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     tests: dict[str, DraftNode] = field(default_factory=dict)
-    """The `tests:` block: each as if it were a node (see `cases`)."""
+    """The `tests:` block: each as if it were a node (see `tests_block`)."""
+
+
+class WrittenInPython(ABC):
+    """A pipeline that a Python program has put together; `load` finds it in the program's file."""
+
+    @abstractmethod
+    def draft(self, file: Path | None = None) -> Draft:
+        """The pipeline as it was written."""

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from signoff.errors import Problem
-from signoff.pipeline.cases import Cases
-from signoff.pipeline.layers import Layers
-from signoff.pipeline.model import Kind, NodeConfig, Settings, SourceConfig
+from signoff.pipeline.model import Kind, NodeConfig, SourceConfig
+from signoff.pipeline.overlays import Layers
+from signoff.pipeline.settings import Settings
+from signoff.pipeline.tests_block import Cases
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,10 @@ class Graph:
     """What is not wrong but probably not meant either."""
     layers: Layers = field(default_factory=Layers, repr=False)
     """What was laid over the file: another process that loads it needs the same."""
+    texts: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What stood in its files when they were read, by absolute path; that process gets them too."""
+    in_paths: frozenset[str] = frozenset()
+    """Parameters that stand in a path: no value may lead out of it."""
     tests: Cases = field(default_factory=Cases, repr=False)
     """The `tests:` of the file; nobody but `signoff test` looks at them."""
 
@@ -95,6 +100,13 @@ class Graph:
     def state(self) -> Path:
         """Directory of log, ledger, checkpoints and dead letters."""
         return (self.base / self.settings.state).resolve()
+
+    @property
+    def is_job(self) -> bool:
+        """Whether it is a job: a pipeline over tables as they are at one moment, with parameters."""
+        return bool(self.settings.parameters or self.settings.schedule) or any(
+            getattr(node.config, "bounded", False) for node in self.nodes.values()
+        )
 
     def local_directories(self) -> list[tuple[Node, Path]]:
         """The directories, besides the state, in which executors read or write, and for which node."""

@@ -18,9 +18,12 @@ from typing import Any
 
 from signoff.errors import Line, PipelineError, Problem
 from signoff.pipeline.check import check
-from signoff.pipeline.draft import Draft, DraftNode
+from signoff.pipeline.draft import Draft, DraftNode, WrittenInPython, loading
+from signoff.pipeline.file_texts import Texts, failed
+from signoff.pipeline.for_each import expand
 from signoff.pipeline.graph import Graph
-from signoff.pipeline.layers import (
+from signoff.pipeline.model import KINDS, Catalog
+from signoff.pipeline.overlays import (
     INCLUDE,
     PROFILES,
     Includes,
@@ -33,14 +36,13 @@ from signoff.pipeline.layers import (
     unknown_profiles,
     with_profiles,
 )
-from signoff.pipeline.model import KINDS, Catalog, Settings
-from signoff.pipeline.problems import did_you_mean, suggestion
-from signoff.pipeline.repeated import expand
-from signoff.pipeline.secrets import Lenient, redact
+from signoff.pipeline.secrets import redact
+from signoff.pipeline.settings import Settings
+from signoff.pipeline.started_jobs import with_jobs
+from signoff.pipeline.suggestions import suggestion
 from signoff.pipeline.syntax import Place
+from signoff.pipeline.variables import Lenient
 
-MOST_BYTES = 1024**2
-"""Of a pipeline file; ten thousand times a usual one."""
 SECTIONS = {f"{kind}s": kind for kind in KINDS}
 TESTS, PIPELINE = "tests", "pipeline"
 
@@ -52,40 +54,50 @@ def load(
     *,
     require_secrets: bool = True,
     layers: Layers | None = None,
+    texts: Mapping[str, str] | None = None,
 ) -> Graph:
     """The checked graph of a pipeline file; raises PipelineError with all problems.
 
     `require_secrets=False` is for looking at a pipeline, not for running it: a reference that cannot be
     resolved stands for itself, or where that will not do for something else.
     `layers`: what is laid over the file; by default what the command line says.
+    `texts`: the texts of its files, from a graph that was loaded before (see `Texts`).
     """
-    path, layers = Path(path), chosen() if layers is None else layers
+    path, layers, files = Path(path), chosen() if layers is None else layers, Texts(texts)
     if not require_secrets:
         environ = Lenient(environ)
-    return replace(check(draft_of(path, layers), catalog, environ), layers=layers)
+    graph = check(draft_of(path, layers, files), catalog, environ)
+    graph = replace(graph, layers=layers, texts=files.read)
+
+    def job(path: Path) -> Graph:
+        kept = Texts(texts)
+        return replace(check(draft_of(path, Layers(), kept), catalog, environ), texts=kept.read)
+
+    return with_jobs(graph, job, lenient=not require_secrets)
 
 
-def draft_of(path: Path, layers: Layers) -> Draft:
+def draft_of(path: Path, layers: Layers, files: Texts | None = None) -> Draft:
     """What a pipeline file says, with all that is laid over it. Raises PipelineError if it is no YAML."""
+    files = files or Texts()
     if path.suffix == ".py":
-        return _over_python(_python_draft(path), layers)
-    text = _whole(path, str(path))
+        return _over_python(_python_draft(path, files), layers, files)
+    text = _whole(path, str(path), files)
     if PIPELINE in text.value and not text.value.keys() & SECTIONS.keys():
-        return _tests_of_another(path, text, layers)
-    return _Splitter(_layered(text, layers), Draft(str(path), path.parent.resolve())).split()
+        return _tests_of_another(path, text, layers, files)
+    return _Splitter(_layered(text, layers, files), Draft(str(path), path.parent.resolve())).split()
 
 
-def _whole(path: Path, main: str) -> Text:
+def _whole(path: Path, main: str, files: Texts) -> Text:
     """A file with all it includes."""
-    return Includes(_text, main).whole(path, text_of(_text(path), str(path), main))
+    return Includes(files.text, main).whole(path, text_of(files.text(path), str(path), main))
 
 
-def _layered(text: Text, layers: Layers) -> Text:
+def _layered(text: Text, layers: Layers, files: Texts) -> Text:
     """The text with its profile, overlays and single values; nodes with `for_each` are several."""
     known: set[str] = set()
     text = with_profiles(text, layers.profiles, known)
     for name in layers.overlays:
-        over = with_profiles(_whole(Path(name), text.file), layers.profiles, known)
+        over = with_profiles(_whole(Path(name), text.file, files), layers.profiles, known)
         text.problems += over.problems
         lay_over(text, over)
     text.problems += unknown_profiles(layers.profiles, known, text.file)
@@ -95,14 +107,14 @@ def _layered(text: Text, layers: Layers) -> Text:
     return text
 
 
-def _tests_of_another(path: Path, text: Text, layers: Layers) -> Draft:
+def _tests_of_another(path: Path, text: Text, layers: Layers, files: Texts) -> Draft:
     """A file of tests names the pipeline they are of: its draft, with these tests."""
     named = text.value.pop(PIPELINE)
     own = _Splitter(text, Draft(str(path), path.parent.resolve())).split()
     if not isinstance(named, str) or (path.parent / named).resolve() == path.resolve():
         message = f'the field "{PIPELINE}" must name the file of the pipeline that is tested'
         raise PipelineError([Problem("bad-value", message, "", str(path), text.lines.get((PIPELINE,), 0))])
-    draft = draft_of(path.parent / named, layers)
+    draft = draft_of(path.parent / named, layers, files)
     return replace(draft, tests=own.tests, problems=[*draft.problems, *own.problems])
 
 
@@ -200,46 +212,17 @@ class _Splitter:
         self._draft.problems.append(Problem(code, message, hint, self._draft.file, line))
 
 
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)  # not all of it: it may be /dev/zero
-        if len(content) > MOST_BYTES:
-            message = f"the file is larger than {MOST_BYTES // 1024} KiB, which no pipeline is"
-            raise _failed("bad-yaml", message, "is it the right file?", path)
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise _failed("bad-yaml", "the file is not UTF-8 text", "save it as UTF-8", path, line) from None
-    except FileNotFoundError:
-        there = [each.name for each in path.parent.glob("*.*")] if path.parent.is_dir() else []
-        close = did_you_mean(path.name, [name for name in there if name.endswith((".yaml", ".yml", ".py"))])
-        hint = f'did you mean "{close}"?' if close else "signoff new DIR writes a starter project"
-        raise _failed("no-file", "no such file", hint, path) from None
-    except OSError as error:
-        raise _failed("no-file", f"the file cannot be read: {error.strerror}", "", path) from None
-    except ValueError:  # a path with a NUL
-        raise _failed("no-file", "no file can be called that", "", path) from None
-
-
-def _failed(code: str, message: str, hint: str, path: Path, line: int = 0) -> PipelineError:
-    return PipelineError([Problem(code, message, hint, str(path), line)])
-
-
-def _python_draft(path: Path) -> Draft:
-    from signoff.pipeline.builder import Pipeline
-
-    _text(path)
-    module = _run(path)
-    found = {id(value): value for value in vars(module).values() if isinstance(value, Pipeline)}
+def _python_draft(path: Path, files: Texts) -> Draft:
+    module = _run(path, files.text(path))
+    found = {id(value): value for value in vars(module).values() if isinstance(value, WrittenInPython)}
     if len(found) != 1:
         message = f"the file holds {len(found) or 'no'} Pipeline object{'s' if len(found) != 1 else ''}"
-        raise _failed("bad-python", message, "keep exactly one at its top level", path)
+        raise failed("bad-python", message, "keep exactly one at its top level", path)
     (pipeline,) = found.values()
     return pipeline.draft(file=path)
 
 
-def _over_python(draft: Draft, layers: Layers) -> Draft:
+def _over_python(draft: Draft, layers: Layers, files: Texts) -> Draft:
     """Overlays and single values change a pipeline of Python as they change one of YAML."""
     if layers == Layers():
         return draft
@@ -250,7 +233,7 @@ def _over_python(draft: Draft, layers: Layers) -> Draft:
         by_section[place[0]][node.name] = dict(node.fields)
         lines[place] = Line(node.line, node.file)
         lines |= {(*place, name): Line(line, node.file) for name, line in node.field_lines.items()}
-    text = _layered(Text(draft.file, {**draft.settings, **by_section}, lines), layers)
+    text = _layered(Text(draft.file, {**draft.settings, **by_section}, lines), layers, files)
     laid = _Splitter(text, Draft(draft.file, draft.base)).split()
     before = {node.name: node for node in draft.nodes}
     for number, node in enumerate(laid.nodes):
@@ -265,14 +248,12 @@ def _over_python(draft: Draft, layers: Layers) -> Draft:
     return laid
 
 
-def _run(path: Path) -> ModuleType:
-    """Run the file as a module of its own, named otherwise than `__main__`.
+def _run(path: Path, text: str) -> ModuleType:
+    """Run the text of a file as a module of its own, named otherwise than `__main__`.
 
     It does not stay in `sys.modules`: functions of a module that executors cannot import must be
     pickled by value, and cloudpickle does that for modules it does not find there.
     """
-    from signoff.pipeline.builder import loading
-
     directory = str(path.parent.resolve())
     if directory not in sys.path:
         sys.path.insert(0, directory)
@@ -283,7 +264,7 @@ def _run(path: Path) -> ModuleType:
     sys.modules[name] = module
     token = loading.set(True)
     try:
-        spec.loader.exec_module(module)
+        exec(compile(text, str(path), "exec", dont_inherit=True), vars(module))
     except PipelineError:
         raise
     except (Exception, SystemExit) as error:  # a user's file may raise anything
@@ -291,7 +272,7 @@ def _run(path: Path) -> ModuleType:
         lines = (frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve())
         line = error.lineno if isinstance(error, SyntaxError) else next(lines, None)
         message = redact(f"{type(error).__name__}: {error}")
-        raise _failed("bad-python", message, "", path, line or 0) from error
+        raise failed("bad-python", message, "", path, line or 0) from error
     finally:
         loading.reset(token)
         sys.modules.pop(name, None)

@@ -1,4 +1,4 @@
-"""What every source, transform and sink declares about itself, and what a pipeline is made of.
+"""What every source, transform and sink declares about itself; the pipeline's own fields are in `settings`.
 
 A node type is one pydantic model: validation, `signoff describe`, the reference docs and the JSON
 Schema all come from it. Field docs are attribute docstrings. The models here know nothing of
@@ -8,13 +8,14 @@ Spark, brokers or files; the concrete types live next to the code that does thei
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from signoff.errors import PluginError
 from signoff.pipeline.durations import Duration
 from signoff.pipeline.secrets import register_secrets_of
 
@@ -126,19 +127,22 @@ class TypedRows:
 class SourceConfig(NodeConfig):
     """A place events come from."""
 
+    bounded: ClassVar[bool] = False
+    """Whether it is read as a whole, as it is at one moment: only jobs have such sources."""
     can_acknowledge: ClassVar[bool] = True
     """False where the other side cannot be told anything (standard input, a generator)."""
     always_answers: ClassVar[bool] = False
-    """Whether somebody waits for an answer, and not for ever, also where acknowledgements are off (HTTP)."""
+    """Whether the client blocks, with a timeout, also where acknowledgements are off (HTTP)."""
     acknowledgements: bool | None = None
     """Whether the source is told only after settlement; null takes the pipeline's setting.
     When false the source is told as soon as its events are in the log."""
     acknowledge_within: Annotated[Duration, Field(gt=0)] | None = None
-    """How long an event may stay unsettled, counted from its receipt. What is not settled then expires: the
-    source gets a negative answer, and whatever becomes of the event later is ignored. Null waits for ever."""
+    """How long an event may stay unsettled, counted from its receipt. After that it expires: the source gets
+    a negative answer, and later outcomes of the event are ignored. Null: it never expires."""
     on_refusal: Literal["wait", "fail_fast"] = "wait"
-    """When the source hears that an event is refused: `wait`, when every sink has an outcome for it;
-    `fail_fast`, with the first refusal, and sinks that still owe the event are not asked for it again."""
+    """When the source is told that an event is refused: `wait`, when every sink has an outcome for it;
+    `fail_fast`, with the first refusal, and sinks that have not delivered the event are not retried for
+    it."""
     encoding: Literal["utf-8", "binary"] = "utf-8"
     """`utf-8`: the payload is a string, and other bytes are a dead letter. `binary`: it is BINARY."""
     max_events_per_batch: int = Field(default=500_000, ge=1)
@@ -149,6 +153,10 @@ class SourceConfig(NodeConfig):
     """Largest payload; what is larger is a dead letter of which only the beginning is kept."""
     log: LogSettings = LogSettings()
     """How its events are kept on disk until they are settled."""
+
+    def with_header(self, name: str) -> Self:
+        """The same, but that events keep this header if they bring it, where a source keeps only some."""
+        return self
 
     @property
     def remembered_events(self) -> int:
@@ -167,7 +175,7 @@ class SourceConfig(NodeConfig):
 
     @property
     def patience_named(self) -> bool:
-        """Whether the user said so, and it is not only what most brokers have."""
+        """Whether the user set it, and it is not only the default of most brokers."""
         return False
 
     @property
@@ -181,12 +189,13 @@ class SourceConfig(NodeConfig):
         return None
 
     def place_after(self, place: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
-        """Where the source goes on in a log that is begun anew. `place`: that of the last event that could be
-        read in the old one; what came behind it is given up there, and read once more."""
+        """Where the source continues in a new log. `place`: that of the last event that could be read in the
+        old one; later events are discarded there, and read once more."""
         return place
 
     def expires_in_vain(self, acknowledges: bool) -> bool:
-        """Whether the user wrote `acknowledge_within` although nobody is told what becomes of an event."""
+        """Whether the user wrote `acknowledge_within` although the source is not told the outcome of an
+        event."""
         written = "acknowledge_within" in self.model_fields_set and self.acknowledge_within is not None
         return written and not acknowledges and not self.always_answers
 
@@ -199,6 +208,11 @@ class SourceConfig(NodeConfig):
         or None and the name of a directory next to each file."""
         return ()
 
+    def read_before(self, base: Path, notes: Path) -> int:
+        """How many of the files that it would read were read already by another source, which kept its notes
+        in this directory (see `SourceContext.directory`)."""
+        return 0
+
     def takes_files_away(self) -> bool:
         """Whether files that were read are moved or deleted."""
         return False
@@ -210,7 +224,7 @@ class InputsConfig(NodeConfig):
     input: str | None = None
     """The node whose rows come in; `name.output` for one output of a `route`."""
     inputs: Names = ()
-    """Several such nodes; their rows are united."""
+    """Several such nodes; the rows of all of them come in."""
 
     @property
     def all_inputs(self) -> tuple[str, ...]:
@@ -220,6 +234,8 @@ class InputsConfig(NodeConfig):
 class TransformConfig(InputsConfig):
     """A step from rows to rows. Subclasses add `compile` (see `signoff.transforms.contract`)."""
 
+    bounded: ClassVar[bool] = False
+    """Whether it needs all rows of its inputs at once: only jobs have such steps."""
     on_error: OnFailure = "dead_letter"
     """What becomes of an event for which this step raises an error."""
 
@@ -235,7 +251,7 @@ class TransformConfig(InputsConfig):
 
     @property
     def settles(self) -> bool:
-        """Whether an event that comes here is settled, so that what is made of it cannot be refused."""
+        """Whether an event that comes here is settled, so that its later rows cannot be refused."""
         return False
 
     @property
@@ -245,18 +261,18 @@ class TransformConfig(InputsConfig):
 
     @property
     def lets_go(self) -> bool:
-        """Whether what is held is let go when no more events come."""
+        """Whether held events are released when no more events come."""
         return True
 
     @property
     def needs_later_events(self) -> bool:
-        """Whether what is held is let go only when later events could have come: a source that is held back
-        for want of room, which what is held here takes up, would wait for ever."""
+        """Whether held events are released only when later events could have come: a source that is held back
+        because these fill its log would wait for ever."""
         return False
 
     @property
     def lets_go_by(self) -> str:
-        """The field that makes it let go."""
+        """The field that makes it release them."""
         return "idle_after"
 
     @property
@@ -266,11 +282,11 @@ class TransformConfig(InputsConfig):
 
 
 class Retry(Config):
-    """How often, and how patiently, a sink or a step is asked again after a transient failure."""
+    """How often, and with which waits, a sink or a step is retried after a transient failure."""
 
     attempts: int | None = Field(default=None, ge=1)
-    """Tries in all before `on_failure` (of a step: `on_error`) applies; null asks for ever, holding the
-    source back."""
+    """Tries in all before `on_failure` (of a step: `on_error`) applies; null retries for ever: what waits
+    stays in the log, which holds the source back only when it is full."""
     initial_ms: int = Field(default=100, ge=0)
     """Wait before the second try; it doubles with each further one, with jitter."""
     max_ms: int = Field(default=30_000, ge=0)
@@ -279,7 +295,7 @@ class Retry(Config):
     def wait_s(self, attempts: int, chance: Callable[[], float] = random.random) -> float:
         """Seconds to wait after `attempts` failed tries: doubles each time, with a random half taken off.
 
-        The jitter keeps tasks that failed together from asking together for ever.
+        The jitter keeps tasks that failed together from retrying together for ever.
         """
         doublings = min(max(attempts, 1) - 1, _MOST_DOUBLINGS)
         longest = min(self.initial_ms * 2.0**doublings, self.max_ms) / 1000
@@ -314,24 +330,53 @@ class BufferSettings(Config):
 class SinkConfig(InputsConfig):
     """A place that signs for events."""
 
+    separates_inputs: ClassVar[bool] = False
+    """Whether its inputs stay apart: see `signoff.sinks.contract.INPUT`."""
+    finishes: ClassVar[bool] = False
+    """Whether it has something to do at the end of a run: `Sink.finish`."""
+
     buffer: BufferSettings | None = None
     """A buffer of its own; without one its rows wait in the logs of the sources."""
     authoritative: bool = False
     """Its signature settles an event; the rows of the other sinks wait for them in buffers if they must."""
     ordered_by: Names = ()
     """Columns: rows in which they are the same reach the sink in the order of their events, also if one of
-    them is tried again. The sink has a buffer then, and takes rows from it in a single task."""
+    them is retried. The sink has a buffer then, and takes rows from it in a single task."""
     best_effort: bool = False
-    """No event waits for it: its rows wait in a buffer, and are dropped, and counted, when that is full."""
+    """No event waits for it: its rows wait in a buffer, and are dropped and counted when that is full."""
 
     retry: Retry = Retry()
-    """How often, and how patiently, it is asked again after a transient failure."""
+    """How often, and with which waits, it is retried after a transient failure."""
     on_failure: OnFailure = "dead_letter"
-    """What becomes of a row the sink refuses for good, or after the last retry."""
+    """What becomes of a row that the sink refuses permanently, or after the last retry."""
 
     def expressions(self) -> Mapping[str, str]:
         """Spark SQL expressions over the rows' columns whose values the writer wants as text, by the name of
         the column that brings them; such a column stands behind the others and is not part of the row."""
+        return {}
+
+    def field_of(self, expression: str) -> str:
+        """The field that such an expression stands in; '' if the one field of the sink that has any."""
+        return ""
+
+    @property
+    def rows_at_a_time(self) -> int | None:
+        """Most rows of one batch, where the other side sets the pace: the sink has a buffer then, and takes
+        rows from it in a single task. None: as many as come."""
+        return None
+
+    @property
+    def collects_s(self) -> float:
+        """How long rows are collected before it gets them, as one batch: it has a buffer then."""
+        return 0.0
+
+    def missing_columns(self, columns: Mapping[str, Sequence[str]]) -> tuple[str, str, Sequence[str]] | None:
+        """Where inputs stay apart: a field that names a column which its input does not have, the name, and
+        the columns it has. `columns`: by input; others are not known here."""
+        return None
+
+    def named_columns(self) -> Mapping[str, str]:
+        """Columns that its fields name, which the rows must have, each with the field that names it."""
         return {}
 
     @property
@@ -345,55 +390,6 @@ class SinkConfig(InputsConfig):
         return None
 
 
-def _as_properties(value: object) -> object:
-    """Spark properties are strings; a user writes `2` and `true` without quotes."""
-    if not isinstance(value, Mapping):
-        return value
-    return {str(key): _as_property(part) for key, part in value.items()}
-
-
-def _as_property(value: object) -> object:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int | float) else value
-
-
-class SparkSettings(Config):
-    """The Spark session of the run."""
-
-    master: str = "local[*]"
-    """Spark master; `spark://…` for a standalone cluster."""
-    shared: bool = False
-    """On a cluster: the state directory and all directories that sinks write are on a file system that
-    every worker mounts at the same path. A cluster is refused without it; with it, a run proves it on every
-    worker before it touches an event."""
-    config: Annotated[dict[str, str], BeforeValidator(_as_properties)] = {}
-    """Further Spark properties, passed on as they are."""
-
-    @property
-    def effective_master(self) -> str:
-        """The master Spark gets: a property goes before the field."""
-        return self.config.get("spark.master", self.master)
-
-    @property
-    def is_local(self) -> bool:
-        """Whether all of Spark is on this machine."""
-        return self.effective_master.startswith("local")
-
-
-class Settings(Config):
-    """The pipeline's own fields, besides its nodes."""
-
-    name: Annotated[str, Field(pattern=NAME_PATTERN)]
-    """Name of the pipeline."""
-    state: str = "./state"
-    """Directory of log, ledger, checkpoints and dead letters; relative to the pipeline file."""
-    acknowledgements: bool = True
-    """Whether sources are told only after settlement; each source may say otherwise."""
-    spark: SparkSettings = SparkSettings()
-    """The Spark session of the run."""
-
-
 @dataclass(frozen=True)
 class Catalog:
     """The node types a pipeline may use, by the name that stands in `type`."""
@@ -404,6 +400,18 @@ class Catalog:
 
     def of(self, kind: Kind) -> Mapping[str, type[NodeConfig]]:
         return {"source": self.sources, "transform": self.transforms, "sink": self.sinks}[kind]
+
+    def usable(self, kind: Kind) -> tuple[dict[str, type[NodeConfig]], dict[str, PluginError]]:
+        """The types of a kind, all loaded; and those of other packages that cannot be used, with why."""
+        found: dict[str, type[NodeConfig]] = {}
+        broken: dict[str, PluginError] = {}
+        types = self.of(kind)
+        for name in types:
+            try:
+                found[name] = types[name]
+            except PluginError as error:
+                broken[name] = error
+        return found, broken
 
     def kinds(self, type_name: str) -> tuple[Kind, ...]:
         """The kinds that have a type of this name (`files` is both a source and a sink)."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import yaml
 
-from signoff.errors import Problem
+from signoff.errors import BareLine, Problem
 
 Place = tuple[str | int, ...]
 """Where a value stands: keys and list positions from the top."""
@@ -76,7 +76,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_scalar_node(self, anchor: Any) -> Any:
         node = super().compose_scalar_node(anchor)
-        if anchor and not node.value and node.style is None:
+        if anchor and _is_bare(node):
             line = node.start_mark.line + 1
             raise BadYaml("an anchor (&name) has no value", "quote a text that begins with &", line)
         return node
@@ -163,9 +163,7 @@ class _Reader:
         except (ValueError, LookupError, AttributeError, ArithmeticError, TypeError):  # PyYAML trusts `!!int`
             kind = node.tag.rpartition(":")[2]
             # Without the value: it may be a secret.
-            raise BadYaml(
-                f"what stands here is not a value of the type !!{kind}", *_NO_TAGS[1:], line
-            ) from None
+            raise BadYaml(f"this is not a value of the type !!{kind}", *_NO_TAGS[1:], line) from None
         if not isinstance(value, str | int | float | None):
             raise BadYaml(*_NO_TAGS, line)
         if isinstance(value, str):
@@ -188,7 +186,7 @@ class _Reader:
             if key in values:
                 self.document.repeated.append(Repeated(here, line, self.document.lines[here]))
                 continue
-            self.document.lines[here] = line
+            self.document.lines[here] = BareLine(line) if _is_bare(value_node) else line
             values[key] = self.read(value_node, here)
         return {**{key: part for key, part in merged.items() if key not in values}, **values}
 
@@ -202,6 +200,10 @@ class _Reader:
         return merged
 
 
+def _is_bare(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and not node.value and node.style is None
+
+
 def _refuse_unusable(text: str, line: int) -> None:
     if found := _UNUSABLE.search(text):
         raise BadYaml(f"the character U+{ord(found[0]):04X} may not be in a value", "remove it", line)
@@ -212,20 +214,20 @@ def _explained(error: yaml.MarkedYAMLError) -> BadYaml:
     line = mark.line + 1 if mark else 0
     message = " ".join(part for part in (error.context, error.problem) if part)
     if "'\\t'" in message:
-        return BadYaml("a tab stands where only spaces may", "indent with spaces", line)
+        return BadYaml("a tab is where only spaces may be", "indent with spaces", line)
     if "expected a single document" in message:
         return BadYaml("the file holds more than one document", 'remove the line "---"', line)
     if "could not determine a constructor" in message:
         return BadYaml(*_NO_TAGS, line)
     if "mapping values are not allowed" in message:
         return BadYaml(
-            'a ": " stands inside a value, or the indentation is off', "quote a text that holds a colon", line
+            'a ": " is inside a value, or the indentation is off', "quote a text that holds a colon", line
         )
     for part, said in _ABOUT_NAMES.items():
         if part in message:
             return BadYaml(*said, line)
     message = _QUOTED.sub("a text", message)
-    hint = "quote a ${…} that stands inside { }" if "flow mapping" in message and "'{'" in message else ""
+    hint = "quote a ${…} inside { }" if "flow mapping" in message and "'{'" in message else ""
     return BadYaml(f"this is not YAML: {message}", hint, line)
 
 

@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from signoff.errors import Problem
+from signoff.errors import Problem, is_bare
 from signoff.pipeline.draft import DraftNode
 from signoff.pipeline.model import Config
-from signoff.pipeline.problems import did_you_mean, suggestion
-from signoff.pipeline.secrets import Expansion, excerpt, holds_secret, literals, register_secret
+from signoff.pipeline.secrets import excerpt, holds_secret, register_secret
+from signoff.pipeline.suggestions import did_you_mean, suggestion
+from signoff.pipeline.variables import Expansion, literals
 
 C = TypeVar("C", bound=Config)
 
@@ -37,6 +38,7 @@ def validate(
     """The config made of the node's fields; None when there are problems."""
     problems: list[Problem] = []
     register_literals(model, node.fields)
+    problems += _without_value(model, node, label)
     unresolved: list[Way] = []
     expanded = _expand(node.fields, model, node, label, expansion, problems, unresolved)
     unset = {problem.line for problem in problems}
@@ -49,6 +51,20 @@ def validate(
         problems += [problem for problem in found if problem.line not in unset or not problem.line]
         return None, problems
     return (None if problems else config), problems
+
+
+def _without_value(model: type[Config], node: DraftNode, label: str) -> list[Problem]:
+    """A secret that is written with nothing behind it was to be asked for: it does not mean none."""
+    by_alias = _by_alias(model)
+    bare = [
+        key for key, value in node.fields.items() if value is None and is_bare(node.field_lines.get(key, 0))
+    ]
+    empty = [key for key in bare if holds_secret(by_alias.get(key))]
+    hint = "write one, or leave the field out"
+    return [
+        node.problem("bad-value", f'{label} field "{key}": it has no value', at=key, hint=hint)
+        for key in empty
+    ]
 
 
 def _expand(
@@ -66,9 +82,9 @@ def _expand(
         if isinstance(value, str):
             at = ".".join(map(str, way))
 
-            def fail(message: str, hint: str) -> None:
+            def fail(message: str, hint: str, code: str = "secret-not-set") -> None:
                 text = f'{label} field "{at}": {message}'
-                problems.append(node.problem("secret-not-set", text, at=at, hint=hint))
+                problems.append(node.problem(code, text, at=at, hint=hint))
 
             before = expansion.unresolved
             text = expansion.expand(value, secret=secret, fail=fail)

@@ -8,11 +8,15 @@ from signoff.pipeline.types import TypesByName
 TYPES = TypesByName[SinkConfig](
     {
         "console": "signoff.sinks.console:ConsoleSinkConfig",
-        "files": "signoff.sinks.files:FilesSinkConfig",
+        "email": "signoff.sinks.email.config:EmailSinkConfig",
+        "files": "signoff.sinks.files.sink:FilesSinkConfig",
         "http": "signoff.sinks.http:HttpSinkConfig",
-        "pipeline": "signoff.sinks.pipeline:PipelineSinkConfig",
-        "postgres": "signoff.sinks.postgres:PostgresSinkConfig",
-        "rabbitmq": "signoff.sinks.rabbitmq:RabbitmqSinkConfig",
+        "job": "signoff.link.job_sink:JobSinkConfig",
+        "pipeline": "signoff.link.sink:PipelineSinkConfig",
+        "postgres": "signoff.sinks.postgres.sink:PostgresSinkConfig",
+        "rabbitmq": "signoff.sinks.rabbitmq.sink:RabbitmqSinkConfig",
+        "report": "signoff.sinks.report.sink:ReportSinkConfig",
+        "slack": "signoff.sinks.slack:SlackSinkConfig",
         "sqlite": "signoff.sinks.sqlite:SqliteSinkConfig",
     }
 )

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from signoff.pipeline.model import SinkConfig
 from signoff.sinks.contract import BatchRef, Part, Refusal, Sink, Writer
-from signoff.sinks.jsontext import buffer_of, json_lines
+from signoff.sinks.json_text import buffer_of, json_lines
 from signoff.sinks.refusal import fit
 
 

@@ -9,40 +9,53 @@ One micro-batch, one sink:
 A sink signs for a row when `write` returned without naming it (`atomic = False`), or for all rows
 of the batch when `commit` returned (`atomic = True`: nothing is visible before). Every step may be
 repeated with the same rows after a crash or a lost task; `event_id` is the same then.
+
+A run that has an end (a job, `run --once`) is one more bracket around all of this: `begin(run)` before
+`prepare`, and `finish(run)` when everything is settled. Until every sink has finished, the run is not done.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
-EVENT_ID = "event_id"
-"""Column of every row a sink gets, and of every row it writes: the same on every replay."""
-ORIGIN = "_origin"
-"""Last column of the rows a sink with `wants_origins` gets: the number of the event a row was made from, or a
-list of them where events were united."""
+from signoff.batch import BatchRef as BatchRef
+from signoff.pipeline.row_columns import EVENT_ID as EVENT_ID
+from signoff.pipeline.row_columns import INPUT as INPUT
+from signoff.pipeline.row_columns import ORIGIN as ORIGIN
+
+Ranges = Mapping[str, tuple[int, int]]
+"""By source, a range of its log: the first number is in, the second is out."""
 
 
 @dataclass(frozen=True, slots=True)
-class BatchRef:
-    """A range of one source's log: `start` is in, `end` is out. The same after every replay."""
+class RunRef:
+    """A run, as a sink is told of it. The same while an unfinished run is resumed after a kill or a stop."""
 
-    source: str
-    start: int
-    end: int
-    replay: int = 0
-    """0 for the batch itself. Rows of it that are delivered on their own later (a replayed dead
-    letter) have another number, so that they do not take the place of the batch at an atomic sink."""
-
-    @property
-    def key(self) -> str:
-        """A file-system-safe name that sorts in the order of the log."""
-        name = f"{self.source}-{self.start:012d}-{self.end:012d}"
-        return f"{name}-replay{self.replay}" if self.replay else name
+    id: str
+    """Another one for another run, also of the same job with the same parameters."""
+    bounded: bool
+    """Whether it has an end, at which `finish` is called: a job, `run --once`."""
+    key: str = ""
+    """Of a job: its name and key parameters, `report@station=7,day=2021-05-01`. The same when run again:
+    what such a run puts anywhere takes the place of what the one before has put there."""
+    began_at: datetime | None = None
+    """Of a job: when it began, in UTC. A stamp that is the same however often the run is resumed."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Of a job: values by name (str, int, float, bool, date, datetime in UTC, None)."""
+    period: tuple[datetime | None, datetime | None] = (None, None)
+    """Of a job: the time it is about."""
+    complete_to: str | None = None
+    """Of a job: up to where its input was complete, if that is known."""
+    ranges: Ranges = field(default_factory=dict)
+    """Of a job: the rows of this run; the batches of a sink are in these ranges."""
+    earlier: tuple[Ranges, ...] = ()
+    """Of a job: the rows of all earlier runs with the same key, which these replace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +67,9 @@ class Part:
     attempt: int
     """Spark's task attempt id: unique among all tries of all tasks of a run. The next begins with 0 again,
     while receipts of this one may still name its parts."""
+    contexts: Mapping[str, str] = field(default_factory=dict)
+    """Of events that are traced, by their ids: what a sink hands on with rows made from them, as the header
+    `traceparent`, where the other side can continue a trace. See `handed_contexts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +118,15 @@ class Sink(ABC):
     """Whether it looks at the ids of its rows; else they are null."""
     wants_origins: ClassVar[bool] = False
     """Whether its rows are to say, in a last column, which event they were made from."""
+
+    def begin(self, run: RunRef) -> None:
+        """Driver, before `prepare`: which run this is."""
+
+    def finish(self, run: RunRef) -> None:
+        """Driver, at the end of a bounded run: all rows are settled, and that is recorded; also if there were
+        none. The run is done when this returned. Repeatable: after a kill it comes again, perhaps to a sink
+        that was made anew from its config. Raises TransientError or PermanentError; the run is not done then.
+        """
 
     def prepare(self) -> None:
         """Driver, once per run before the first batch: create what must exist (directory, table).

@@ -1,9 +1,10 @@
-"""Sink `http`: rows posted as JSON to an address (a webhook).
+"""Sink `http`: rows posted as JSON to an address (a webhook), or in the form that a service asks for.
 
 Invariants: a row is signed for when the status of a 2xx answer to the request that held it was read; every
 other answer is transient or permanent by its status alone, and both lists are in the config. A request
 with several rows that is rejected is sent again in halves until the rows at fault stand alone. A request is
-over after `timeout_ms`, however slowly the other side answers.
+over after `timeout_ms`, however slowly the other side answers. A row that a template fails for is refused
+alone, before anything is sent.
 
 At least once: a request whose answer is lost is sent again, with the same `Idempotency-Key`.
 """
@@ -11,11 +12,12 @@ At least once: a request whose answer is lost is sent again, with the same `Idem
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
+from urllib.parse import urlencode
 
 import httpx
 import pyarrow as pa
@@ -34,8 +36,20 @@ from signoff.errors import PermanentError
 from signoff.pipeline.model import SinkConfig
 from signoff.pipeline.secrets import SecretUrl, Token, excerpt, register_secrets_of
 from signoff.sinks.contract import EVENT_ID, Part, Refusal, Sink, Writer
-from signoff.sinks.jsontext import json_lines
-from signoff.sinks.refusal import RowsRejected, brief, fit, isolate
+from signoff.sinks.handed_contexts import TRACEPARENT, handed_contexts
+from signoff.sinks.json_text import json_lines
+from signoff.sinks.refusal import Fit, RowsRejected, brief, fit, isolate
+from signoff.templating import (
+    JsonTemplate,
+    Template,
+    TemplateFailed,
+    columns_in,
+    fill,
+    json_text,
+    of_row,
+    read_values,
+    render,
+)
 
 _BODY_SHOWN = 200
 _BODY_READ = 64 * 1024
@@ -53,10 +67,16 @@ class HttpSinkConfig(SinkConfig):
     url: SecretUrl
     """Address the rows are sent to; a password in it is never shown."""
     method: Literal["POST", "PUT"] = "POST"
+    """The HTTP method of each request."""
     mode: Literal["each", "array", "ndjson"] = "each"
     """What a request holds: `each` one row, `array` rows as a JSON array, `ndjson` rows, one a line."""
     max_rows: int = Field(default=500, ge=1)
     """Most rows of one request, in the modes `array` and `ndjson`."""
+    body: JsonTemplate | None = None
+    """What is sent for each row instead of the row itself: anything JSON can hold, in which each text is a
+    template with `{{ column }}`. A text that is nothing but one `{{ … }}` keeps the type of its value."""
+    form: dict[str, Template] | None = None
+    """The same as an HTML form (`application/x-www-form-urlencoded`), as many services for SMS want it."""
     concurrency: int = Field(default=4, ge=1, le=64)
     """Requests at once in each task; with 1, rows arrive in the order of their events."""
     headers: dict[str, SecretStr] = Field(default={})
@@ -66,7 +86,8 @@ class HttpSinkConfig(SinkConfig):
     timeout_ms: int = Field(default=30_000, ge=1)
     """How long a request may take, from the connection to the end of the answer."""
     transient_statuses: tuple[int, ...] = (408, 425, 429, 500, 502, 503, 504)
-    """Statuses after which the rows are sent again. Every other one that is not 2xx refuses them for good."""
+    """Statuses after which the rows are sent again. Every other one that is not 2xx refuses them
+    permanently."""
     split_statuses: tuple[int, ...] = (400, 413, 422)
     """Permanent statuses that may be the fault of one row of several: the request is repeated in halves."""
     verify_tls: bool = True
@@ -75,7 +96,12 @@ class HttpSinkConfig(SinkConfig):
     @model_validator(mode="after")
     def _can_be_sent(self) -> Self:
         require_sendable(self.headers, self.token)
+        if self.form is not None and (self.body is not None or self.mode != "each"):
+            raise ValueError("a form is the whole of a request: it goes with mode: each and without a body")
         return self
+
+    def named_columns(self) -> Mapping[str, str]:
+        return columns_in(body=self.body, form=dict(self.form or {}))
 
     def connects_to(self) -> tuple[str, int] | None:
         return host_and_port(self.url.get())
@@ -99,7 +125,7 @@ class HttpSink(Sink):
 
     def open(self, part: Part) -> Writer:
         register_secrets_of(self.config)  # this is another process than the one that read the file
-        return _HttpWriter(self.config)
+        return _HttpWriter(self.config, part.contexts)
 
 
 @dataclass(slots=True)
@@ -108,21 +134,23 @@ class _Request:
 
     ids: list[str]
     lines: list[bytes]
+    contexts: list[str | None]
+    """What the rows hand on of traces; empty where none does."""
     silent: int = 0
     """Requests since the last answer of any kind."""
     failed: list[Refusal] = field(default_factory=list)
 
 
 class _HttpWriter(Writer):
-    def __init__(self, config: HttpSinkConfig) -> None:
-        self._config = config
+    def __init__(self, config: HttpSinkConfig, contexts: Mapping[str, str]) -> None:
+        self._config, self._contexts = config, contexts
         self._client: httpx.Client | None = None
         self._pool: ThreadPoolExecutor | None = None
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
-        sorted_out = fit(rows)
-        lines = json_lines(sorted_out.rows).view(pa.large_binary()).to_pylist()
-        request = _Request(sorted_out.rows.column(EVENT_ID).to_pylist(), lines)
+        sorted_out, lines = _bodies(fit(rows), self._config)
+        ids = sorted_out.rows.column(EVENT_ID)
+        request = _Request(ids.to_pylist(), lines, handed_contexts(self._contexts, ids))
         size = 1 if self._config.mode == "each" else self._config.max_rows
         ranges = [(start, min(start + size, len(lines))) for start in range(0, len(lines), size)]
         by, pool = self._ready()
@@ -159,6 +187,9 @@ class _HttpWriter(Writer):
             return _fail(request, start, end, f"not sent: {config.url} does not answer")
         ids, lines = request.ids[start:end], request.lines[start:end]
         headers = {"Idempotency-Key": _key(ids)}
+        # A request has one context: of several rows that of the first which has any.
+        if context := next(filter(None, request.contexts[start:end]), None):
+            headers[TRACEPARENT] = context
         try:
             answer = ask(
                 by,
@@ -189,13 +220,38 @@ class _HttpWriter(Writer):
 
 def _client(config: HttpSinkConfig) -> httpx.Client:
     headers = {name: value.get_secret_value() for name, value in config.headers.items()}
-    headers.setdefault(
-        "Content-Type", "application/x-ndjson" if config.mode == "ndjson" else "application/json"
-    )
+    headers.setdefault("Content-Type", _content_type(config))
     if config.token is not None:
         headers["Authorization"] = f"Bearer {config.token.get_secret_value()}"
     secure = config.url.get().lower().startswith("https:") and config.verify_tls
     return client(headers, verify_tls=secure, connections=config.concurrency)
+
+
+def _content_type(config: HttpSinkConfig) -> str:
+    if config.form is not None:
+        return "application/x-www-form-urlencoded"
+    return "application/x-ndjson" if config.mode == "ndjson" else "application/json"
+
+
+def _bodies(sorted_out: Fit, config: HttpSinkConfig) -> tuple[Fit, list[bytes]]:
+    """What is sent for each row, a line each; and the rows less those that a template fails for."""
+    lines: list[bytes] = json_lines(sorted_out.rows).view(pa.large_binary()).to_pylist()
+    if config.body is None and config.form is None:
+        return sorted_out, lines
+    made: list[bytes] = []
+    failed: dict[int, str] = {}
+    for index, line in enumerate(lines):
+        try:
+            made.append(_filled(config, of_row(read_values(line))).encode() + b"\n")
+        except TemplateFailed as error:
+            failed[index] = f"{'form' if config.body is None else 'body'}: {error}"
+    return sorted_out.without(failed), made
+
+
+def _filled(config: HttpSinkConfig, values: Mapping[str, Any]) -> str:
+    if config.form is not None:
+        return urlencode({name: render(template, values) for name, template in config.form.items()})
+    return json_text(fill(config.body, values))
 
 
 def _body(lines: Sequence[bytes], mode: str) -> bytes:

@@ -6,7 +6,7 @@ when the other side rejects several rows with one answer: it asks again with hal
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +40,14 @@ class Fit:
         """All refusals, those of `rows` with the index they have in the original batch."""
         moved = [Refusal(int(self.places[one.index]), one.reason, one.transient) for one in refusals]
         return sorted([*self.refusals, *moved], key=lambda one: one.index)
+
+    def without(self, reasons: Mapping[int, str]) -> Fit:
+        """Less some of `rows`, by their index, which turned out to be ones that cannot be written."""
+        if not reasons:
+            return self
+        refusals = self.original(refused(index, reason) for index, reason in reasons.items())
+        keep = [index for index in range(self.rows.num_rows) if index not in reasons]
+        return Fit(self.rows.take(pa.array(keep, pa.int64())), self.places[keep], refusals)
 
 
 def fit(rows: pa.RecordBatch) -> Fit:

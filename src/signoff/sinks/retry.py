@@ -61,7 +61,7 @@ def deliver(
 
     At least one try is made, whatever the number of attempts before. Never raises SinkError.
     """
-    delivery = _Delivery(writer, rows)
+    delivery = _PendingRows(writer, rows)
 
     def wait(state: RetryCallState) -> float:
         return next_wait_s(retry, attempts_before + state.attempt_number)
@@ -100,7 +100,7 @@ def exhausted(retry: Retry, attempts: int) -> bool:
 
 
 @dataclass(slots=True)
-class _Delivery:
+class _PendingRows:
     """The state of one `deliver` call between its tries."""
 
     writer: Writer

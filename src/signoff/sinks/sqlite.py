@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -31,8 +31,8 @@ from pydantic import Field
 from signoff.durable import make_directory
 from signoff.errors import PermanentError, SinkError, TransientError
 from signoff.pipeline.model import SinkConfig
-from signoff.sinks.contract import EVENT_ID, Part, Refusal, Sink, Writer
-from signoff.sinks.jsontext import iso_time, json_values
+from signoff.sinks.contract import EVENT_ID, Part, Refusal, RunRef, Sink, Writer
+from signoff.sinks.json_text import iso_time, json_values
 from signoff.sinks.refusal import RowsRejected, brief, fit, isolate
 
 _ROW_ERRORS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
@@ -107,6 +107,27 @@ class SqliteSink(Sink):
 
     def open(self, part: Part) -> Writer:
         return _SqliteWriter(self)
+
+    def finish(self, run: RunRef) -> None:
+        """Remove the rows of earlier runs with the same key, in one transaction."""
+        if not run.earlier:
+            return
+        try:
+            with closing(self.connect()) as connection:
+                if not _columns(connection, self.table):
+                    return
+                connection.execute("BEGIN IMMEDIATE")
+                for ranges in run.earlier:
+                    for source, (first, end) in ranges.items():
+                        connection.execute(
+                            f"DELETE FROM {_quoted(self.table)} WHERE event_id >= ? AND event_id < ? "
+                            "AND CAST(substr(event_id, ?) AS INTEGER) >= ? "
+                            "AND CAST(substr(event_id, ?) AS INTEGER) < ?",
+                            (f"{source}/", f"{source}0", len(source) + 2, first, len(source) + 2, end),
+                        )
+                connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise self.failure(error) from error
 
     def connect(self) -> sqlite3.Connection:
         """A connection in autocommit mode: transactions are begun by hand."""

@@ -7,12 +7,13 @@ from signoff.pipeline.types import TypesByName
 
 TYPES = TypesByName[SourceConfig](
     {
-        "files": "signoff.sources.files:FilesConfig",
+        "files": "signoff.sources.files.config:FilesConfig",
         "generate": "signoff.sources.generate:GenerateConfig",
-        "http": "signoff.sources.http:HttpConfig",
-        "pipeline": "signoff.sources.pipeline:PipelineConfig",
-        "rabbitmq": "signoff.sources.rabbitmq:RabbitmqConfig",
+        "http": "signoff.sources.http.source:HttpConfig",
+        "pipeline": "signoff.link.source:PipelineConfig",
+        "rabbitmq": "signoff.sources.rabbitmq.config:RabbitmqConfig",
         "stdin": "signoff.sources.stdin:StdinConfig",
+        "table": "signoff.sources.table:TableConfig",
     }
 )
 """Every source type, by the name it has in a pipeline."""

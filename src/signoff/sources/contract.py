@@ -21,24 +21,6 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyroaring import BitMap64
 
-EVENT_SCHEMA = pa.schema(
-    [
-        pa.field("payload", pa.binary(), nullable=False),
-        pa.field("headers", pa.map_(pa.string(), pa.string())),
-        pa.field("message_id", pa.string()),
-        pa.field("received_at", pa.timestamp("us", tz="UTC"), nullable=False),
-        pa.field("unit", pa.int64()),
-        pa.field("position", pa.int64()),
-        pa.field("error", pa.string()),
-    ]
-)
-"""One event as the log keeps it; its sequence number is its place in the log.
-
-`unit` and `position` belong to the source: a file's number and a byte offset, a request's number.
-`error` is set by a source that knows already that the event is bad (too large, unreadable line):
-such an event is a dead letter with this reason and reaches no transform.
-"""
-
 
 class EndOfSource(Exception):
     """Raised by `receive` when there will never be another event (standard input closed, count reached,
@@ -100,14 +82,15 @@ class Settlement:
     refused: Mapping[int, str] = field(default_factory=dict)
     """Refused, with the reason: the source gets a negative answer."""
     expired: Mapping[int, str] = field(default_factory=dict)
-    """Not settled in time, with the reason and who owed them: a negative answer too."""
+    """Not settled in time, with the reason and the sinks they waited for: a negative answer too."""
     transient: BitMap64 = field(default_factory=BitMap64)
-    """Those of the refused that may be taken another time: the last retry failed, no sink said never."""
+    """Those of the refused that a later delivery may take: the last retry failed, no sink refused
+    permanently."""
     dead_lettered: BitMap64 = field(default_factory=BitMap64)
     dropped: BitMap64 = field(default_factory=BitMap64)
     delivered: BitMap64 = field(default_factory=BitMap64)
-    """What became of those that are acknowledged, for a source whose answer says so. An origin may be in none
-    of these three: nobody asked, or it was settled too long ago."""
+    """Outcomes of the acknowledged ones, for a source whose answer includes them. An origin may be in none of
+    these three: nobody asked, or it was settled too long ago."""
 
 
 class Source(ABC):

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from signoff.sources.contract import EVENT_SCHEMA
+from signoff.log.event_schema import EVENT_SCHEMA
 
 KEPT_BYTES = 64 * 1024
 """How much is kept of a payload that is larger than `max_event_bytes`."""

@@ -19,8 +19,8 @@ from signoff.errors import SourceError
 from signoff.pipeline.model import SourceConfig
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
 from signoff.sources.events import Piece, event_batch
-from signoff.sources.hashes import GOLDEN, Hashes, Numbers, scramble, shares
 from signoff.sources.pace import Pace
+from signoff.sources.seeded_random import GOLDEN, Hashes, Numbers, scramble, shares
 from signoff.sources.stations import Simulation, SimulationConfig
 
 BATCH = 20_000
@@ -78,7 +78,7 @@ class GenerateConfig(SourceConfig):
     def _goes_with_the_template(self) -> Self:
         given = [name for name in _OF_ALARMS if name in self.model_fields_set]
         if self.template == "stations" and given:
-            raise ValueError(f"template stations has no {given[0]}; what it has stands under simulation")
+            raise ValueError(f"template stations has no {given[0]}; its fields are under simulation")
         if self.template != "stations" and "simulation" in self.model_fields_set:
             raise ValueError(f"simulation is of template stations; the template is {self.template}")
         return self

@@ -43,6 +43,7 @@ class LineSplitter:
 
     def feed(self, data: bytes) -> None:
         """Add a chunk. All complete lines of the chunk before must have been taken."""
+        assert self._taken == len(self._ends), "lines of the chunk before were not taken"
         if self._long is not None:
             data = self._skip(data)
         rest = self._buffer[self._start :]

@@ -1,11 +1,11 @@
-"""A rate that is kept, also by somebody who is sometimes held back."""
+"""A rate that is kept, also by a source that is sometimes held back."""
 
 from __future__ import annotations
 
 import time
 
 LONGEST_PAUSE_S = 1.0
-"""How much of its rate somebody who was held back may catch up on at once."""
+"""How much of its rate a source that was held back may catch up on at once."""
 
 
 class Pace:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,10 +26,13 @@ from pydantic import Field, model_validator
 
 from signoff.pipeline.durations import Duration
 from signoff.pipeline.model import Config
-from signoff.sources.hashes import Hashes, Numbers, hashes, remainders, shares
+from signoff.sources.seeded_random import Hashes, Numbers, hashes, remainders, shares
 from signoff.sources.stations_network import (
     DAY_S,
     FIRST_STATION,
+    LOW_AC_VOLTAGE,
+    LOW_BATTERY,
+    LOW_BATTERY_AS_309,
     PROFILE_ALARMS,
     PROFILE_SENSORS,
     THRESHOLDS,
@@ -89,6 +92,8 @@ class SimulationConfig(Config):
     """Share of messages that repeat one sent before."""
     errors: int = Field(default=1000, ge=0)
     """One in so many messages is erroneous, in one of five ways; 0: none."""
+    low_battery: Literal[309, 311] = 311
+    """The alarm by which total batteries (sensor 141) report low voltage."""
 
     @model_validator(mode="after")
     def _fits_a_block(self) -> Self:
@@ -153,6 +158,8 @@ class Simulation:
         errors = self._errors(numbers)
         carried = self._carried(numbers, errors >= 0)
         alarms = self._network.alarms(numbers)
+        if self.config.low_battery == LOW_AC_VOLTAGE:
+            alarms.profiles[alarms.profiles == LOW_BATTERY] = LOW_BATTERY_AS_309
         times = alarms.times[carried]
         sent = np.argsort(times + self._delays(numbers, times), kind="stable")
         carried, errors, alarms = carried[sent], errors[sent], alarms.take(carried[sent])

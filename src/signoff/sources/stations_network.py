@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from signoff.sources.hashes import Hashes, Numbers, hashes, remainders, shares
+from signoff.sources.seeded_random import Hashes, Numbers, hashes, remainders, shares
 
 GRID_VOLTAGE, HUMIDITY, TOTAL_BATTERY_VOLTAGE = 121, 115, 141
 FAILED_EQUIPMENT, HIGH_AC_VOLTAGE, LOW_AC_VOLTAGE = 303, 308, 309
@@ -61,6 +61,7 @@ PROFILES = (
     Profile(143, 311, 15, (10.8, 11.0, 11.2), 3.0, False),
     Profile(151, 305, 15, (10.0, 15.0, 20.0), 10.0, False),
     Profile(161, 302, 10, (), 1.0, True),
+    Profile(TOTAL_BATTERY_VOLTAGE, LOW_AC_VOLTAGE, 0, (46.0, 47.0, 48.0), 8.0, False),
 )
 """121 grid voltage, 115 humidity, 141 total battery voltage; the others are a rectifier's input (122), the
 supply (123), temperatures (116, 117), battery strings (142, 143), fuel (151) and a controller (161). Alarms:
@@ -109,6 +110,12 @@ class Alarms:
         )
 
 
+LOW_BATTERY, LOW_BATTERY_AS_309 = (
+    PROFILES.index(profile)
+    for profile in PROFILES
+    if profile.sensor == TOTAL_BATTERY_VOLTAGE and profile.alarm in (311, LOW_AC_VOLTAGE)
+)
+"""Low voltage of batteries, under the one number or the other. Otherwise they are the same."""
 THRESHOLDS = np.array(
     sorted({DEFAULT_THRESHOLD, *(one for profile in PROFILES for one in profile.thresholds)})
 )

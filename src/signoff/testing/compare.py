@@ -16,9 +16,9 @@ from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from signoff.pipeline.cases import Case, as_moment
-from signoff.pipeline.cases import Letter as ExpectedLetter
 from signoff.pipeline.secrets import excerpt, redact
+from signoff.pipeline.tests_block import Case, as_moment
+from signoff.pipeline.tests_block import Letter as ExpectedLetter
 from signoff.sinks.contract import EVENT_ID
 from signoff.testing.running import Letter, Result
 
@@ -43,6 +43,8 @@ class Difference:
 def differences(case: Case, result: Result) -> list[Difference]:
     """Everything that is not as the test expects; empty where it passes."""
     found: list[Difference] = []
+    if result.gave_up:  # first: all that is missing is missing because of it
+        found.append(Difference("given", (f"it did not come to an end: {redact(result.gave_up)}",)))
     for name, expected in case.expect.items():
         ids = result.ids.get(name, [])
         rows = [{EVENT_ID: event, **row} for event, row in zip(ids, result.rows[name], strict=True)]
@@ -57,8 +59,6 @@ def differences(case: Case, result: Result) -> list[Difference]:
     for name, number in case.account.model_dump(exclude_none=True).items():
         if (got := result.account.get(name, 0)) != number:
             found.append(Difference(f"account.{name}", (f"{name}: expected {number}, got {got}",)))
-    if result.gave_up:
-        found.append(Difference("given", (f"it did not come to an end: {redact(result.gave_up)}",)))
     return found
 
 

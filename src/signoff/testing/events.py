@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.log.writer import LogWriter
-from signoff.pipeline.cases import Event
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import SourceConfig
-from signoff.sources.contract import EVENT_SCHEMA
-from signoff.testing.rig import ROWS
+from signoff.pipeline.tests_block import Event
+from signoff.testing.replaced_nodes import ROWS
 
 
 class Logs:

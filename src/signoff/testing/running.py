@@ -19,22 +19,22 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from signoff.engine.session import start_session
+from signoff.builder import Pipeline
+from signoff.engine.spark.session import start_session
 from signoff.errors import PipelineError, Problem
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import Outcome
 from signoff.log import LogReader
-from signoff.pipeline.builder import Pipeline
-from signoff.pipeline.cases import AFTER, DEFAULT_NOW, Answer, Case
 from signoff.pipeline.graph import Graph
-from signoff.pipeline.model import SparkSettings
-from signoff.pipeline.problems import suggestion
+from signoff.pipeline.settings import SparkSettings
+from signoff.pipeline.suggestions import suggestion
+from signoff.pipeline.tests_block import AFTER, DEFAULT_NOW, Answer, Case
 from signoff.sinks.contract import EVENT_ID
-from signoff.testing import collected
-from signoff.testing.rig import ROWS, rigged
-from signoff.testing.script import ScriptedEngine
-from signoff.transforms.lookup_tables import TABLES
+from signoff.testing import collecting_sinks
+from signoff.testing.replaced_nodes import ROWS, rigged
+from signoff.testing.stepped_engine import ScriptedEngine
+from signoff.transforms.lookup.tables import TABLES
 
 Events = Mapping[str, Sequence[Any]]
 """By node: payloads (texts, bytes, or what is written as JSON), or `Event`s."""
@@ -80,6 +80,7 @@ def run_pipeline(
     look_at: Iterable[str] = (),
     answers: Mapping[str, Sequence[Answer | Mapping[str, Any]]] | None = None,
     failing: Mapping[str, str] | None = None,
+    real: Iterable[str] = (),
     now: datetime | str = DEFAULT_NOW,
     at_end: str = "close",
     spark: SparkSession | None = None,
@@ -89,38 +90,44 @@ def run_pipeline(
     `given`: events by source, or rows by transform; or a list of such mappings, one batch after the other,
     each with `after="10m"` where time passes before it. `look_at`: transforms (`name`, or `name.output` of a
     route) whose rows are wanted; those of sinks always are. `answers`: what the services of `enrich` steps
-    say. `failing`: sinks that refuse every row, and why. `now`, `at_end`: as in a `tests:` block.
+    say. `failing`: sinks that refuse every row, and why. `real`: sinks that are used as they are, and have no
+    `rows` in the result: look at what they have written. `now`, `at_end`: as in a `tests:` block.
     """
     graph = _graph(pipeline)
     fields = {"name": "given in Python", "given": _plain(given), "now": now, "at_end": at_end,
               "answers": {step: tuple(each) for step, each in (answers or {}).items()},
               "failing": dict(failing or {})}  # fmt: skip
     case = Case.model_validate(fields)
-    looked_at = tuple(look_at)
-    _check_names(graph, case, looked_at)
-    return run_case(graph, case, spark=spark, look_at=looked_at)
+    looked_at, as_they_are = tuple(look_at), tuple(real)
+    _check_names(graph, case, looked_at, as_they_are)
+    return run_case(graph, case, spark=spark, look_at=looked_at, real=as_they_are)
 
 
 def run_case(
-    graph: Graph, case: Case, *, spark: SparkSession | None = None, look_at: Iterable[str] = ()
+    graph: Graph,
+    case: Case,
+    *,
+    spark: SparkSession | None = None,
+    look_at: Iterable[str] = (),
+    real: Iterable[str] = (),
 ) -> Result:
     """Run one test of a pipeline."""
     session = spark or shared_session(graph)
     TABLES.forget()  # a test before may have written other files
     run = uuid.uuid4().hex
-    collected.begin(run)
+    collecting_sinks.begin(run)
     directory = Path(tempfile.mkdtemp(prefix="signoff-test-"))
     try:
         wanted = (*case.expect, *look_at)
-        tested = rigged(graph, case, directory / "state", run, session, look_at)
+        tested = rigged(graph, case, directory / "state", run, session, look_at, frozenset(real))
         engine = ScriptedEngine(tested, case, session)
         try:
             gave_up = engine.run()
         finally:
             engine.close()
-        return _result(tested, collected.take(run), gave_up or "", {*graph.sinks, *wanted})
+        return _result(tested, collecting_sinks.take(run), gave_up or "", {*graph.sinks, *wanted} - {*real})
     finally:
-        collected.take(run)
+        collecting_sinks.take(run)
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -128,9 +135,10 @@ _sessions: list[SparkSession] = []
 
 
 def shared_session(graph: Graph) -> SparkSession:
-    """The session of all tests of this process."""
-    if (active := SparkSession.getActiveSession()) is not None:
-        return active
+    """The session of all tests of this process. Not the active one: that may be the one of a query of an
+    earlier test, with settings of its own."""
+    if SparkSession.getActiveSession() is not None:
+        return SparkSession.builder.getOrCreate()
     if not _sessions:
         directory = tempfile.mkdtemp(prefix="signoff-test-spark-")
         settings = SparkSettings(master="local[2]", config=_quick(graph.settings.spark.config))
@@ -200,14 +208,14 @@ def _plain(given: Events | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _check_names(graph: Graph, case: Case, look_at: Sequence[str]) -> None:
+def _check_names(graph: Graph, case: Case, look_at: Sequence[str], real: Sequence[str]) -> None:
     """A test in Python has no line: a wrong name is told as it would be in a file."""
     problems = []
     places = [name for step in case.steps() for name in step.events]
     for name, known in (
         *((name, {*graph.sources, *graph.transforms}) for name in places),
         *((name.partition(".")[0], set(graph.transforms)) for name in look_at if name not in graph.sinks),
-        *((name, set(graph.sinks)) for name in case.failing),
+        *((name, set(graph.sinks)) for name in (*case.failing, *real)),
         *((name, set(graph.transforms)) for name in case.answers),
     ):
         if name not in known:

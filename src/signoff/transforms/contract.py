@@ -18,7 +18,7 @@ from signoff.transforms.frame import View
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from signoff.transforms.flat_json import FlatJson
+    from signoff.transforms.parsing.flat_json import FlatJson
 
 
 Repeats = Callable[[str, float], "Callable[[pa.Array], pa.Array]"]
@@ -33,8 +33,6 @@ class Step:
     """The node's name; the stage in dead letters."""
     base: Path
     """Directory of the pipeline file."""
-    streaming: bool
-    """False when the plan runs over a fixed range (a retry, a probe for poison, a replay)."""
     trial: bool = False
     """The plan is only run to see which event it fails on. A step that brings events together may leave them
     where they are then: behind a shuffle nobody knows whose task failed."""
@@ -52,9 +50,6 @@ class Step:
 class Transform(TransformConfig):
     """The base of all transform types: a config that can compile itself."""
 
-    stateful: ClassVar[bool] = False
-    """Keeps state in Spark between batches: the query must run each batch whole, once."""
-
     follows: ClassVar[bool] = False
     """A row may have to wait for another event: what becomes of it depends on what becomes of that one."""
 
@@ -62,14 +57,30 @@ class Transform(TransformConfig):
     """Why a row ends at this step, if one can without an error; such rows are counted by step."""
 
     @property
-    def streams(self) -> bool:
-        """Must be part of a streaming query; else each batch may be a job of its own."""
-        return self.stateful
-
-    @property
     def unites(self) -> bool:
         """Makes one row of several events of a batch: a batch must always be read whole."""
         return False
+
+    @property
+    def begins_plan(self) -> bool:
+        """What is upstream is computed once more for its rows."""
+        return self.unites
+
+    @property
+    def may_answer_otherwise(self) -> bool:
+        """May fail for a row, or give it another value, in one computation of two."""
+        return self.calls_each_row
+
+    @property
+    def calls_each_row(self) -> bool:
+        """Calls a Python function with each row, which may end its worker: see `Step.black_box`."""
+        return False
+
+    @property
+    def calls_out(self) -> bool:
+        """Runs code of the user's or asks a service, whose effects nobody here can judge: whoever only looks
+        at rows (`signoff tap`) does not compute this step unless told to."""
+        return self.calls_each_row
 
     def flat_json(self) -> FlatJson | None:
         """Who may parse the payload in the place of this step while the log is read, and `compile` finds the

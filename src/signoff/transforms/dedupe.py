@@ -2,15 +2,16 @@
 
 A duplicate is bound to the event it repeats, and shares its fate: it waits while that one is in flight, is
 dropped when that one is settled, and is the first again when that one was refused or has expired. Who was
-the first is in an index on disk (`signoff.state.key_index`), which the step asks while the plan runs; what
-it says of a row is an answer like that of a web service (`answers`), and a row that waits is kept as one
-that waits for such (`signoff.engine.waiting`). Time is the time of receipt, which never runs backwards in a
-log."""
+the first is in an index on disk (`signoff.stateful.key_index`), which the step asks while the plan runs; what
+it says of a row is an answer like that of a web service (`row_results`), and a row that waits is kept as
+one that waits for such (`signoff.engine.batch.step_retries`). Time is the time of receipt, which never runs
+backwards in a log."""
 
 from __future__ import annotations
 
 import json
 import re
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
@@ -58,24 +59,30 @@ Within = Annotated[
 ]
 
 
-class DedupeConfig(Transform):
-    summary: ClassVar[str] = "Drop events whose keys were seen before, within a time bound."
+class Remembering(Transform):
+    """A step that knows keys again, and for which an event may have to wait for another."""
+
     follows: ClassVar[bool] = True
-    drops: ClassVar[str] = "seen before"
-    type: Literal["dedupe"] = "dedupe"
     keys: Names = Field(min_length=1)
     """Columns that together make two events the same. An event in which one of them is null repeats none."""
-    within: Within = Field(default=3600.0, gt=0, le=366 * 86400)
-    """How long a key is remembered: `10m`, `1 hour`, `2 days`. Measured by the times of receipt in the log,
-    which stand still after the clock was set back, until it has caught up."""
     max_keys: int = Field(default=10_000_000, ge=1)
     """About how many keys are remembered at most, on disk (about 120 bytes each). Of more the oldest are
     forgotten first: an event that repeats one of those is delivered as if it were the first."""
 
     @property
+    @abstractmethod
+    def remembers_s(self) -> float:
+        """For how long, in seconds."""
+
+    @property
+    def places(self) -> int:
+        """How many rows with one key are let through in that time."""
+        return 1
+
+    @property
+    @abstractmethod
     def definition(self) -> str:
         """What is compared. The keys that were remembered for another definition say nothing of this one."""
-        return json.dumps(sorted(self.keys), ensure_ascii=False)
 
     def compile(self, step: Step, view: View) -> Mapping[str | None, View]:
         missing = [key for key in self.keys if key not in view.columns]
@@ -93,7 +100,7 @@ class DedupeConfig(Transform):
         if step.repeats is None:
             return {None: view}
         others = F.col(OTHERS) if OTHERS in frame.df.columns else F.lit(None).cast("array<bigint>")
-        decide = F.arrow_udf(step.repeats(self.definition, self.within), DECIDED).asNondeterministic()
+        decide = F.arrow_udf(step.repeats(self.definition, self.remembers_s), DECIDED).asNondeterministic()
         key = frame.compute(view, {"key": hashed})["key"]
         row = F.struct(
             F.col(SEQUENCE).alias("sequence"),
@@ -114,3 +121,20 @@ class DedupeConfig(Transform):
             found |= frame.compute(view, {"error": F.when(F.col(stays), F.col(found["error"]))})
         frame.add_error(step.name, found["error"], self.on_error, answers=True)
         return {None: View(frame, found["alive"], view.columns)}
+
+
+class DedupeConfig(Remembering):
+    summary: ClassVar[str] = "Drop events whose keys were seen before, within a time bound."
+    drops: ClassVar[str] = "seen before"
+    type: Literal["dedupe"] = "dedupe"
+    within: Within = Field(default=3600.0, gt=0, le=366 * 86400)
+    """How long a key is remembered: `10m`, `1 hour`, `2 days`. Measured by the times of receipt in the log,
+    which stand still after the clock was set back, until it has caught up."""
+
+    @property
+    def remembers_s(self) -> float:
+        return self.within
+
+    @property
+    def definition(self) -> str:
+        return json.dumps(sorted(self.keys), ensure_ascii=False)

@@ -31,8 +31,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
 from signoff.pipeline.model import OnFailure
-from signoff.transforms.attempts import UNEXPLAINED, Attempt, may_fail, tried
-from signoff.transforms.names import EARLY, WHOLE
+from signoff.transforms.preparsed_names import EARLY, WHOLE
+from signoff.transforms.try_expressions import UNEXPLAINED, Attempt, may_fail, tried
 
 SEQUENCE = "_sequence"
 CHILD = "_child"
@@ -73,7 +73,7 @@ class ErrorColumn:
     policy: OnFailure
     describe: DescribeError | None = None
     answers: bool = False
-    """The step says more than that it failed (see `answers`), and may say something else next time."""
+    """The step says more than that it failed (see `row_results`), and may say something else next time."""
     attempt: Attempt | None = None
     """What failed, if the column only says that something did."""
 

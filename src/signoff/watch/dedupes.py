@@ -1,4 +1,4 @@
-"""The `dedupe` steps of a pipeline as people see them: keys they know, and duplicates that wait."""
+"""The `dedupe` and `throttle` steps of a pipeline as people see them: what they know, and what waits."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from signoff.ledger.fates import Fate, Fates
 from signoff.ledger.ledger import Ledger
 from signoff.pipeline.graph import Graph
-from signoff.state.key_index import FILE, KeyIndex
-from signoff.transforms.dedupe import DedupeConfig
+from signoff.stateful.key_index import FILE, KeyIndex
+from signoff.transforms.dedupe import Remembering
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Dedupe:
 
 
 def read_dedupes(graph: Graph, ledger: Ledger) -> dict[str, Dedupe]:
-    """Every dedupe step of the pipeline by name. May be read during a run, and before there was any."""
+    """Every such step of the pipeline by name. May be read during a run, and before there was any."""
     steps = {
-        name: node.config for name, node in graph.transforms.items() if isinstance(node.config, DedupeConfig)
+        name: node.config for name, node in graph.transforms.items() if isinstance(node.config, Remembering)
     }
     if not steps:
         return {}

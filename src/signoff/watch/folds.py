@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from signoff.engine.joints import buffer_place
+from signoff.engine.split.boundaries import buffer_place
 from signoff.ledger.outcome import BUFFER
 from signoff.pipeline.graph import Graph
-from signoff.state.open_groups import OpenGroups, open_groups_path
+from signoff.stateful.open_groups import OpenGroups, open_groups_path
 
 
 @dataclass(frozen=True)

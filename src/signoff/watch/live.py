@@ -9,14 +9,17 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from signoff.engine.children import Child
+from signoff.errors import PipelineError, Problem
+from signoff.run.processes import Child
 
 if TYPE_CHECKING:
-    from signoff.engine.run_options import RunOptions
     from signoff.pipeline.graph import Graph
+    from signoff.run.options import RunOptions
+    from signoff.run.supervisor import Run
 
 _INTERRUPTED = 130
 
@@ -27,8 +30,11 @@ def run_live(load: Callable[[], Graph], file: Path, options: RunOptions, *, quie
     engine.prepare()
     try:
         graph = load()
-        from signoff.engine import class_archive
-        from signoff.engine.supervise import Run
+        if graph.is_job:
+            message, hint = "this is a job: it reads tables, and ends", f"signoff jobs run {file.name}"
+            raise PipelineError([Problem("is-a-job", message, hint, graph.file)])
+        from signoff.engine.spark import class_archive
+        from signoff.run.supervisor import Run
         from signoff.watch.progress import Progress
 
         run = Run(graph, options, file, engine)
@@ -40,7 +46,10 @@ def run_live(load: Callable[[], Graph], file: Path, options: RunOptions, *, quie
 
         before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
-            with Progress(quiet=quiet or options.log_format == "json") as progress:
+            with (
+                _metrics(run, options),
+                Progress(quiet=quiet, logged=options.log_format == "json") as progress,
+            ):
                 code = run.execute(progress.tick)
         finally:
             for number, handler in before.items():
@@ -49,3 +58,12 @@ def run_live(load: Callable[[], Graph], file: Path, options: RunOptions, *, quie
         return code
     finally:
         engine.kill()
+
+
+def _metrics(run: Run, options: RunOptions) -> AbstractContextManager[object]:
+    """The server of the run's metrics, if they are asked for."""
+    if options.metrics is None:
+        return nullcontext()
+    from signoff.watch.metrics_server import Address, serve_metrics
+
+    return serve_metrics(run.graph, lambda: run.processes, Address.parse(options.metrics))

@@ -2,17 +2,17 @@
 
 On a terminal: what is happening now, a bar with the time left where the end is known, and tables of the
 sources and sinks, drawn again twice a second and readable at 80 columns. Elsewhere, as in a log: a line when
-something has changed, and at most one in five seconds for the counters. With `quiet` nothing.
+something has changed, and at most one in five seconds for the counters. With `logged` these are lines of the
+run's log, without the counters, but with the account at the end. With `quiet` nothing.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -20,10 +20,14 @@ from rich.table import Table
 from rich.text import Text
 
 from signoff.ledger.outcome import Account
-from signoff.watch.moments import Moment, Rates, SinkMoment, read_moment
+from signoff.run.moments import Moment, Rates, SinkMoment, read_moment
+from signoff.terminal import written_out
+from signoff.watch.drawing import cut, duration, named_table, number
 
 if TYPE_CHECKING:
-    from signoff.engine.supervise import Run
+    from signoff.run.supervisor import Run
+
+logger = logging.getLogger(__name__)
 
 _EVERY_S = 0.5
 _LINE_EVERY_S = 5.0
@@ -31,24 +35,22 @@ _ALWAYS = ("delivered",)
 _IF_ANY = ("dropped", "dead_lettered", "refused", "expired")
 """Outcomes that have a column once there is one."""
 _BAR = 30
-_GAP, _NAME, _STATE = 2, 6, 40
-"""Columns of a terminal: between two columns of a table, and the least for a name and for a sink's state."""
 
 
 class Progress:
     """Shows a run; give `tick` to `Run.execute`."""
 
-    def __init__(self, *, quiet: bool, console: Console | None = None) -> None:
+    def __init__(self, *, quiet: bool, logged: bool = False, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
-        self._quiet = quiet
+        self._quiet, self._logged = quiet, logged
         self._live: Live | None = None
         self._due = 0.0
         self._rates = Rates()
-        self._lines = Lines()
+        self._lines = Lines(counters=not logged)
         self._last: Moment | None = None
 
     def __enter__(self) -> Progress:
-        if not self._quiet and self._console.is_terminal:
+        if not self._quiet and not self._logged and self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False)
             self._live.start()
         return self
@@ -79,17 +81,21 @@ class Progress:
             self._print(line)
 
     def _print(self, line: str) -> None:
+        if self._logged:
+            logger.info("%s", line)
+            return
+        line = written_out(line) if self._console.is_terminal else line
         self._console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 def sentence(moment: Moment) -> str:
     """What is happening now."""
-    since = _seconds(moment.since_s)
+    since = duration(moment.since_s)
     if moment.phase == "starting":
         return f"starting Spark, {since}"
     if moment.phase == "stopping":
         what = f"finishing {_events(moment.in_flight)}" if moment.in_flight else "ending Spark"
-        most = "" if moment.left_s is None else f", for at most {_seconds(moment.left_s)} more"
+        most = "" if moment.left_s is None else f", for at most {duration(moment.left_s)} more"
         return f"stopping: {what}{most}"
     if moment.phase == "telling":
         return "stopping: telling the sources what became of their events"
@@ -106,13 +112,13 @@ def sentence(moment: Moment) -> str:
 
 def picture(moment: Moment, rates: Rates, width: int = 80) -> RenderableType:
     """The whole picture for a terminal."""
-    parts: list[RenderableType] = [_cut(f"{moment.name}: {sentence(moment)}", "bold")]
+    parts: list[RenderableType] = [cut(f"{moment.name}: {sentence(moment)}", "bold")]
     if (bar := _bar(moment, rates)) is not None:
         parts.append(bar)
     parts.append(_sources(moment, rates, width))
     for name, source in moment.sources.items():
         if source.intake != "receiving" and moment.phase != "ended":
-            parts.append(_cut(f"intake of {name}: {source.intake}"))
+            parts.append(cut(f"intake of {name}: {source.intake}"))
     return Group(*parts, _sinks(moment, width))
 
 
@@ -124,7 +130,7 @@ def _bar(moment: Moment, rates: Rates) -> RenderableType | None:
     grid = Table.grid(padding=(0, 1))
     left = ""
     if moment.settled < total and rates.settled > 0:
-        left = f"{_seconds((total - moment.settled) / rates.settled)} left"
+        left = f"{duration((total - moment.settled) / rates.settled)} left"
     grid.add_row(
         ProgressBar(total=total, completed=min(moment.settled, total), width=_BAR),
         f"{100 * moment.settled // total} %",
@@ -141,53 +147,34 @@ def _sources(moment: Moment, rates: Rates, width: int) -> Table:
     heads = ["received", "/s", "in flight", *(name.replace("_", "-") for name in outcomes)]
     rows = {
         name: [
-            _number(source.account.received),
-            _number(round(rates.received(name))),
-            _number(source.account.in_flight),
-            *(_number(getattr(source.account, outcome)) for outcome in outcomes),
+            number(source.account.received),
+            number(round(rates.received(name))),
+            number(source.account.in_flight),
+            *(number(getattr(source.account, outcome)) for outcome in outcomes),
         ]
         for name, source in moment.sources.items()
     }
-    return _table("source", heads, rows, width)
+    return named_table("source", heads, rows, width)
 
 
 def _sinks(moment: Moment, width: int) -> Table:
-    rows = {name: [_number(sink.rows)] for name, sink in moment.sinks.items()}
+    rows = {name: [number(sink.rows)] for name, sink in moment.sinks.items()}
     states = [_state(sink) for sink in moment.sinks.values()]
-    return _table("sink", ["rows"], rows, width, states)
+    return named_table("sink", ["rows"], rows, width, states)
 
 
 def _state(sink: SinkMoment) -> Text:
     if sink.failing_since is None:
         return Text("ok", style="green")
-    lasted = _seconds(max(time.time() - sink.failing_since, 0.0))
-    return Text(f"failing for {lasted}: {sink.trouble}", style="red")
-
-
-def _table(
-    first: str, heads: list[str], rows: Mapping[str, list[str]], width: int, states: Sequence[Text] = ()
-) -> Table:
-    """Names, numbers and states. A name or a state is cut off where there is no room, a number never."""
-    wide = [max(map(len, cells)) for cells in zip(heads, *rows.values(), strict=True)]
-    room = width - sum(wide) - _GAP * len(wide)
-    names = min(max(map(len, [first, *rows])), max(room - (_STATE if states else 0), _NAME))
-    table = Table(box=box.SIMPLE_HEAD, expand=False, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column(first, overflow="ellipsis", no_wrap=True, max_width=names)
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    if states:
-        table.add_column("state", no_wrap=True)
-    for index, (name, cells) in enumerate(rows.items()):
-        for state in states[index : index + 1]:
-            state.truncate(max(room - names - _GAP, _NAME), overflow="ellipsis")
-        table.add_row(name, *cells, *states[index : index + 1])
-    return table
+    lasted = duration(max(time.time() - sink.failing_since, 0.0))
+    return Text(f"failing for {lasted}: {written_out(sink.trouble)}", style="red")
 
 
 class Lines:
     """The run as lines of a log: what has changed since the last one."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, counters: bool = True) -> None:
+        self._counts_too = counters
         self._phase = ""
         self._accounts: dict[str, Account] = {}
         self._failing: dict[str, bool] = {}
@@ -209,6 +196,8 @@ class Lines:
     def _counters(self, moment: Moment) -> list[str]:
         if moment.phase == "ended":
             return account_lines(moment)
+        if not self._counts_too:
+            return []
         accounts = {name: source.account for name, source in moment.sources.items()}
         if accounts == self._accounts or moment.at < self._counted_at + _LINE_EVERY_S:
             return []
@@ -239,21 +228,5 @@ def _counts(account: Account) -> str:
     return " ".join(f"{key}={value}" for key, value in account.as_dict().items())
 
 
-def _cut(text: str, style: str = "") -> Text:
-    return Text(text, style=style, overflow="ellipsis", no_wrap=True)
-
-
-def _number(number: int) -> str:
-    return f"{number:,}" if number < 10_000_000 else f"{number / 1e6:,.1f} M"
-
-
 def _events(number: int) -> str:
     return f"{number:,} event{'' if number == 1 else 's'}"
-
-
-def _seconds(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d} min"

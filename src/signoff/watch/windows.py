@@ -7,11 +7,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from signoff.engine.joints import buffer_place
+from signoff.engine.split.boundaries import buffer_place
+from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BUFFER
 from signoff.pipeline.graph import Graph
-from signoff.state.marks import Marks, Progress
-from signoff.state.windowing import marks_path
+from signoff.stateful.watermarks import Watermarks
+from signoff.stateful.window_sinks import STATE, marks_path
+from signoff.transforms.window.watermark_rule import WatermarkRule
 
 _MICROS = 1_000_000
 _MOST = 100
@@ -22,6 +24,10 @@ _MOST = 100
 class Window:
     """One window step, in a moment."""
 
+    is_open: bool
+    """Whether any window has events and is not closed."""
+    events: int
+    """Events that wait for results of the step: in windows that are open, or closed and not delivered."""
     closed_upto: float | None
     """Windows that end at this time (seconds since the epoch) or before are closed; None: none is."""
     late: int
@@ -30,11 +36,13 @@ class Window:
     """For each key of the window: its values, and how many events with that value were late, most first."""
 
 
-def read_windows(graph: Graph) -> dict[str, Window]:
+def read_windows(graph: Graph, ledger: Ledger | None = None) -> dict[str, Window]:
     """Every window step of the pipeline by name. May be read during a run, and before there was any."""
-    return {
-        name: _read(graph, name) for name, node in graph.transforms.items() if node.config.type == "window"
-    }
+    names = [name for name, node in graph.transforms.items() if node.config.type == "window"]
+    if ledger is not None:
+        return {name: _read(graph, name, ledger) for name in names}
+    with Ledger(graph.state / "ledger.db", readonly=True) as opened:
+        return {name: _read(graph, name, opened) for name in names}
 
 
 def late_in_all(windows: dict[str, Window], key: str) -> Counter[Any]:
@@ -46,10 +54,22 @@ def late_in_all(windows: dict[str, Window], key: str) -> Counter[Any]:
     return found
 
 
-def _read(graph: Graph, name: str) -> Window:
-    marks = Marks(marks_path(buffer_place(graph, name + BUFFER)), Progress(0), (), readonly=True)
+def _waiting(graph: Graph, ledger: Ledger, name: str) -> int:
+    """The events of all sources that were handed on to a window, and of which the outcome is not known."""
+    waiting = 0
+    for source in {source for source, sink in ledger.owing() if sink == name + STATE}:
+        if source in graph.sources:
+            for batch in ledger.open_batches(source):
+                found = batch.sinks.get(name + STATE)
+                handed = found.handed_on if found is not None else None
+                waiting += len(batch.owed & handed) if handed else 0
+    return waiting
+
+
+def _read(graph: Graph, name: str, ledger: Ledger) -> Window:
+    marks = Watermarks(marks_path(buffer_place(graph, name + BUFFER)), WatermarkRule(0), (), readonly=True)
     try:
-        mark, late = marks.mark, marks.late()
+        mark, late, is_open = marks.mark, marks.late(), marks.open_windows
     finally:
         marks.close_store()
     by: dict[str, Counter[Any]] = {}
@@ -57,6 +77,8 @@ def _read(graph: Graph, name: str) -> Window:
         for key, value in json.loads(keys).items():
             by.setdefault(key, Counter())[value] += number
     return Window(
+        is_open=is_open,
+        events=_waiting(graph, ledger, name),
         closed_upto=None if mark is None else mark / _MICROS,
         late=sum(late.values()),
         late_by={key: found.most_common(_MOST) for key, found in by.items()},

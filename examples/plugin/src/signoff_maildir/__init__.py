@@ -1,0 +1,1 @@
+"""The Signoff source `maildir`."""

@@ -1,0 +1,1 @@
+"""From a checked graph to one Spark plan per source: columns, error columns, drop counters, lineage."""

@@ -1,0 +1,538 @@
+"""From a checked graph to one Spark plan per source.
+
+The plan of a source is everything behind it, down to the rows that go to
+Python: one record per row with its lineage (of rows that are events as they came, only the sequence:
+a column of empty texts costs as much as any other), the columns any sink needs, one boolean per delivery
+and the error columns. Rows that go nowhere and carry no error are left out here, inside Spark: an
+event that appears nowhere in a finished batch was dropped. How many ended where is counted in passing
+(see `drop_counters`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import DataType
+
+from signoff.engine.plan.drop_counters import observed
+from signoff.engine.plan.duplicates import decide_repeats
+from signoff.engine.plan.task_report import ReportKind
+from signoff.errors import PipelineError, Problem
+from signoff.pipeline.graph import Graph, Node, Port
+from signoff.pipeline.model import OnFailure, SinkConfig, SourceConfig
+from signoff.pipeline.secrets import redact
+from signoff.pipeline.suggestions import did_you_mean
+from signoff.sinks.contract import EVENT_ID
+from signoff.transforms.contract import FieldError, Step, Transform
+from signoff.transforms.datetime_patterns import HINT, BadPattern
+from signoff.transforms.frame import (
+    CHILD,
+    IDENTITY,
+    OTHERS,
+    SEQUENCE,
+    DescribeError,
+    ErrorColumn,
+    Frame,
+    MergeConflict,
+    View,
+    begin,
+    begin_again,
+    unified,
+)
+from signoff.transforms.parsing.typed_texts import typed_rows
+from signoff.transforms.try_expressions import Attempt
+
+SOURCE_COLUMNS = ("payload", "headers", "message_id", "received_at")
+"""What transforms see of an event before anything is parsed."""
+_BARRIER = "__barrier"
+
+RowName = tuple[int, str]
+"""A row by its sequence and child."""
+
+
+@dataclass(frozen=True)
+class SinkDelivery:
+    """Rows of the plan that go to a sink: those where `alive` is true, with these columns."""
+
+    alive: str
+    columns: tuple[tuple[str, str | None], ...]
+    """The sink's column names, and the plan's columns that hold them (None: null in this input)."""
+    suffix: str
+    """Appended to the rows' ids when several inputs of one source meet at the sink."""
+    passed: frozenset[str] = frozenset()
+    """The nodes in front of the sink that these rows may have come through."""
+    input: str | None = None
+    """The input the rows come by, where the sink wants to know."""
+    identity: str | None = None
+    """The plan's column with the ids that the source's events came with; None: they are its own."""
+
+
+@dataclass(frozen=True)
+class SinkPlan:
+    """What one sink gets from one source."""
+
+    name: str
+    deliveries: tuple[SinkDelivery, ...]
+    schema: Mapping[str, DataType]
+
+
+@dataclass(frozen=True)
+class ErrorPlan:
+    column: str
+    stage: str
+    policy: OnFailure
+    describe: DescribeError | None
+    answers: bool = False
+    """What the column holds is to be read with `transforms.answers`, and may be another thing next time."""
+    changeable: bool = False
+    """It, or a step in front of it, answers: it may fail in any pass, for rows that did not come so far."""
+    kind: ReportKind | None = None
+    """Where it is no error: what a text in the column means."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The compiled plan of one source."""
+
+    df: DataFrame
+    sinks: Mapping[str, SinkPlan]
+    errors: tuple[ErrorPlan, ...]
+    shuffled: bool
+    """Rows of one origin may be spread over partitions (see `engine.receipts`)."""
+    unites: bool = False
+    """A row may have several origins."""
+    attempts: Mapping[str, Sequence[Attempt]] = field(default_factory=dict)
+    """What may fail of the expressions of each step, by its name; see `engine.reasons`."""
+
+    def reported_errors(self, *, all_steps: bool) -> tuple[ErrorPlan, ...]:
+        """The errors a pass reports. Most steps fail on the same rows each time, and need to say so once."""
+        return self.errors if all_steps else tuple(error for error in self.errors if error.changeable)
+
+
+def compile_source(
+    graph: Graph,
+    source: str,
+    df: DataFrame,
+    *,
+    sinks: set[str] | None = None,
+    entry: str | None = None,
+    rows: Collection[RowName] | None = None,
+    counts: bool = False,
+    trial: bool = False,
+    tells: bool = False,
+    replay: bool = False,
+    black_box: Path | None = None,
+    problem: Callable[[Problem], None] | None = None,
+) -> Plan | None:
+    """Compile what hangs on `source`. `df` has the columns of the log's Spark source.
+
+    `sinks` restricts the plan to some sinks, `entry` to what lies behind one transform (for a
+    replayed dead letter), and `rows` to some rows, by sequence and child, that come to that transform.
+    With `counts` it is counted at which step rows end (see `engine.ended`). `trial`: it is only to be seen
+    what it fails on. `tells`: of each row it is said that it has come to the entry, and where it ended.
+    `replay`: rows that have come as far as `entry` (without: to the sinks) before, and are not asked again
+    whether they repeat others. With `problem` given, every error of every node is reported there and None is
+    returned if there was any; without, the first error is raised as PipelineError.
+    """
+    compiler = _Compiler(graph, source, sinks, entry, rows, counts, trial, tells, replay, problem)
+    compiler.black_box = black_box
+    return compiler.compile(df)
+
+
+class _Compiler:
+    def __init__(
+        self,
+        graph: Graph,
+        source: str,
+        sinks: set[str] | None,
+        entry: str | None,
+        rows: Collection[RowName] | None,
+        counts: bool,
+        trial: bool,
+        tells: bool,
+        replay: bool,
+        problem: Callable[[Problem], None] | None,
+    ) -> None:
+        self.graph, self.source = graph, source
+        self.counts, self.trial, self.tells, self.problem = counts, trial, tells, problem
+        self.told: list[ErrorPlan] = []
+        self.black_box: Path | None = None
+        self.failed = False
+        behind = graph.downstream(source)
+        if entry is not None and entry != source:
+            behind &= graph.downstream(entry) | {entry} | _ancestors(graph, entry)
+        wanted = {
+            name
+            for name in behind
+            if name in graph.sinks
+            and (sinks is None or name in sinks)
+            and (entry is None or entry == source or name in graph.downstream(entry))
+        }
+        self.nodes = [
+            node
+            for node in graph.nodes.values()
+            if node.name in behind and (node.name in wanted or graph.downstream(node.name) & wanted)
+        ]
+        self.entry, self.rows = entry, rows
+        self.replay = replay
+        self.passed: Collection[str] = graph.nodes.keys() if replay and entry is None else ()
+        if replay and entry is not None:
+            self.passed = _ancestors(graph, entry)
+        self.views: dict[Port, View] = {}
+        self.readers = Counter(port for node in self.nodes for port in node.inputs)
+        self.identity: str | None = None
+
+    def compile(self, df: DataFrame) -> Plan | None:
+        policy: OnFailure = "dead_letter"
+        _, view = begin(df, SOURCE_COLUMNS, self.source, policy, counts=self.counts or self.tells)
+        config = self.graph.nodes[self.source].config
+        assert isinstance(config, SourceConfig)
+        if (rows := config.typed_rows) is not None:
+            try:
+                view = typed_rows(self.source, view, rows, policy)
+            except FieldError as error:
+                self._report(
+                    self.graph.nodes[self.source], error.field, error.code, error.message, error.hint
+                )
+                return None
+        self.views[Port(self.source, None)] = view
+        if getattr(self.graph.nodes[self.source].config, "keeps_ids", False):
+            view.frame.df = view.frame.df.withColumn(IDENTITY, F.col(view.columns["message_id"]))
+            self.identity = IDENTITY
+        sinks: dict[str, SinkPlan] = {}
+        for node in self.nodes:
+            try:
+                if node.kind == "transform":
+                    self._transform(node)
+                elif node.kind == "sink":
+                    sinks[node.name] = self._sink(node)
+            except _InputMissing:
+                continue
+            except FieldError as error:
+                self._report(node, error.field, error.code, error.message, error.hint)
+            except MergeConflict as error:
+                self._report(node, "inputs", "merge-conflict", str(error), "cast one with a select")
+            except BadPattern as error:
+                self._report(node, _expression_field(node), "bad-pattern", str(error), HINT)
+            except AnalysisException as error:
+                self._report(node, _expression_field(node), *_analysis(error, self._columns(node)))
+            except PySparkException as error:
+                self._report(node, _expression_field(node), "plan-error", _first_line(str(error)), "")
+        return None if self.failed else self._plan(sinks)
+
+    def _inputs(self, node: Node) -> dict[str, View]:
+        """The views of this source that feed a node, by the name of the input."""
+        found: dict[str, View] = {}
+        for port in node.inputs:
+            self.readers[port] -= 1
+            if port in self.views and self._leads_from_entry(port.node, node.name):
+                found[f"{port.node}.{port.output}" if port.output else port.node] = self.views[port]
+        if not found:
+            raise _InputMissing
+        return found
+
+    def _columns(self, node: Node) -> list[str]:
+        """The columns that expressions of a node may use."""
+        views = (self.views[port] for port in node.inputs if port in self.views)
+        return list(dict.fromkeys(name for view in views for name in view.columns))
+
+    def _leads_from_entry(self, before: str, node: str) -> bool:
+        """Behind the entry only what came through it is replayed: the rest has its rows.
+
+        Where rows are united behind it (`rows`), all parts are needed.
+        """
+        if self.entry is None or self.entry == self.source or self.rows is not None:
+            return True
+        if node not in self.graph.downstream(self.entry):
+            return True
+        return before == self.entry or before in self.graph.downstream(self.entry)
+
+    def _has_several_inputs(self, node: Node) -> bool:
+        """Whether rows of the source come to a node by several inputs, and have the input in their names.
+
+        Also if only some of them are in this plan: a row has the same name in all plans.
+        """
+        reached = self.graph.downstream(self.source) | {self.source}
+        return len({port for port in node.inputs if port.node in reached}) > 1
+
+    def _transform(self, node: Node) -> None:
+        views = self._inputs(node)
+        self._mark_pending()
+        view = self._unite(node, views) if self._has_several_inputs(node) else next(iter(views.values()))
+        if self._has_several_inputs(node):
+            self._mark_pending()
+        if node.name == self.entry and self.rows is not None:
+            view = self._only(view, self.rows)
+        if node.name == self.entry and self.tells:
+            self._tell(view.frame, node.name, ReportKind.REACHED, F.col(view.alive))
+        assert isinstance(node.config, Transform)
+        together = tuple(views) if self._has_several_inputs(node) else ()
+        asks = not self.trial and node.name not in self.passed
+        repeats = (
+            decide_repeats(self.graph.state, self.source, node.name, replay=self.replay) if asks else None
+        )
+        step = Step(node.name, self.graph.base, self.trial, together, repeats, self.black_box)
+        for output, result in node.config.compile(step, view).items():
+            self.views[Port(node.name, output)] = result
+
+    def _unite(self, node: Node, views: Mapping[str, View]) -> View:
+        frames = {id(view.frame): view.frame for view in views.values()}
+        if len(frames) == 1:
+            return next(iter(frames.values())).fork(node.name, views)
+        columns = unified({name: view.frame.schema_of(view) for name, view in views.items()})
+        parts = []
+        for name, view in views.items():
+            child = F.when(F.col(CHILD) == F.lit(""), F.lit(name)).otherwise(
+                F.concat(F.col(CHILD), F.lit(f"/{name}"))
+            )
+            parts.append(view.frame.cut(view).withColumn(CHILD, child))
+        united = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
+        return begin_again(united, list(columns), next(iter(frames.values())))
+
+    def _drops(self, stage: str) -> str:
+        """Why rows end at a step."""
+        return str(getattr(self.graph.nodes[stage].config, "drops", "")) if stage in self.graph.nodes else ""
+
+    def _tell(self, frame: Frame, stage: str, kind: ReportKind, holds: Column) -> None:
+        """Say of rows for which something holds what that is; kept like the reason of an error."""
+        column = frame.fresh("told")
+        frame.df = frame.df.withColumn(column, F.when(holds, F.lit(self._drops(stage))))
+        frame.add_error(stage, column, "dead_letter")
+        self.told.append(ErrorPlan(column, stage, "dead_letter", None, kind=kind))
+
+    @staticmethod
+    def _only(view: View, rows: Collection[RowName]) -> View:
+        frame = view.frame
+        wanted = [f"{sequence}/{child}" for sequence, child in rows]
+        alive = frame.fresh("alive")
+        name = F.concat_ws("/", F.col(SEQUENCE).cast("string"), F.col(CHILD))
+        frame.df = frame.df.withColumn(alive, F.col(view.alive) & name.isin(wanted))
+        return View(frame, alive, view.columns)
+
+    def _mark_pending(self) -> None:
+        """Tell each frame which of its views somebody will still read."""
+        for view in self.views.values():
+            view.frame.pending = []
+        for port, view in self.views.items():
+            if self.readers[port] > 0:
+                view.frame.pending.append(view.alive)
+
+    def _sink(self, node: Node) -> SinkPlan:
+        assert isinstance(node.config, SinkConfig)
+        views = {name: self._with_expressions(node, view) for name, view in self._inputs(node).items()}
+        if node.config.separates_inputs:
+            return self._separated(node, node.config, views)
+        schema = unified({name: view.frame.schema_of(view) for name, view in views.items()})
+        for column, named_in in node.config.named_columns().items():
+            if column not in schema and column != EVENT_ID:
+                there = f"there is: {', '.join(schema)}"
+                raise FieldError(
+                    named_in, "unresolved-column", f'names "{column}", which is no column', there
+                )
+        if (read := node.config.reads) is not None:
+            schema = {name: kind for name, kind in schema.items() if name in read}
+        deliveries = tuple(
+            SinkDelivery(
+                alive=view.alive,
+                columns=tuple((column, view.columns.get(column)) for column in schema),
+                suffix=name if self._has_several_inputs(node) else "",
+                passed=self._passed(name.partition(".")[0]),
+                identity=self.identity if self.identity in view.frame.df.columns else None,
+            )
+            for name, view in views.items()
+        )
+        return SinkPlan(node.name, deliveries, schema)
+
+    def _separated(self, node: Node, config: SinkConfig, views: Mapping[str, View]) -> SinkPlan:
+        """A sink that tells its inputs apart: nothing is united, and a row says by which one it came."""
+        known = config.all_inputs
+        if not views.keys() <= set(known) and len(known) > 1:
+            message = "its rows come through a buffer, in which inputs cannot be told apart"
+            raise FieldError("inputs", "mixed-inputs", message, "use a sink for each input")
+        named = {name if name in known else known[0]: view for name, view in views.items()}
+        if wrong := config.missing_columns({name: list(view.columns) for name, view in named.items()}):
+            field, column, there = wrong
+            message = f'names "{column}", which is no column of that input'
+            raise FieldError(field, "unresolved-column", message, f"there is: {', '.join(there)}")
+        schemas = {name: view.frame.schema_of(view) for name, view in named.items()}
+        schema = {f"{name}.{c}": kind for name, columns in schemas.items() for c, kind in columns.items()}
+        deliveries = tuple(
+            SinkDelivery(
+                alive=view.alive,
+                columns=tuple(
+                    (column, view.columns[column[len(name) + 1 :]] if column in own else None)
+                    for own in [{f"{name}.{each}" for each in schemas[name]}]
+                    for column in schema
+                ),
+                suffix=name if self._has_several_inputs(node) else "",
+                passed=self._passed(name.partition(".")[0]),
+                input=name,
+                identity=self.identity if self.identity in view.frame.df.columns else None,
+            )
+            for name, view in named.items()
+        )
+        return SinkPlan(node.name, deliveries, schema)
+
+    def _passed(self, node: str) -> frozenset[str]:
+        return frozenset({node} | _ancestors(self.graph, node))
+
+    @staticmethod
+    def _with_expressions(node: Node, view: View) -> View:
+        """The view and, as columns of it, what the sink wants computed of each row."""
+        assert isinstance(node.config, SinkConfig)
+        wanted = node.config.expressions()
+        if not wanted:
+            return view
+        for name in wanted.keys() & view.columns.keys():
+            message = f'the rows have a column "{name}", which is a name this sink needs for itself'
+            raise FieldError(_expression_field(node), "taken-name", message, "rename it with a select before")
+        for name, expression in wanted.items():
+            _resolves(view, node.config.field_of(name), expression)
+        values = {name: F.expr(expression).cast("string") for name, expression in wanted.items()}
+        whole, made = view.frame.attempt(node.name, view, values, node.config.on_failure)
+        return View(view.frame, whole.alive, {**view.columns, **made})
+
+    def _plan(self, sinks: Mapping[str, SinkPlan]) -> Plan:
+        frames: dict[int, Frame] = {id(view.frame): view.frame for view in self.views.values()}
+        if self.tells:
+            for frame in frames.values():
+                for stage, name in frame.ends or ():
+                    self._tell(frame, stage, ReportKind.LEFT_OUT, F.col(name))
+                frame.ends = None
+        errors = [error for frame in frames.values() for error in frame.errors]
+        if self.entry is not None and not self.tells:
+            # One before the entry that may fail this time, although it did not before, is heard as well.
+            errors = [e for e in errors if e.answers or e.stage == self.entry or self._behind(e.stage)]
+        alive = {delivery.alive for sink in sinks.values() for delivery in sink.deliveries}
+        needed = {
+            physical
+            for sink in sinks.values()
+            for delivery in sink.deliveries
+            for _, physical in delivery.columns
+            if physical
+        }
+        needed |= {self.identity} if self.identity else set()
+        reasons = {error.column for error in errors}
+        lineage = (SEQUENCE,) if all(frame.childless for frame in frames.values()) else (SEQUENCE, CHILD)
+        unites = any(OTHERS in frame.df.columns for frame in frames.values())
+        parts = []
+        for frame in frames.values():
+            columns = [c for c in frame.df.columns if c in alive or c in needed or c in reasons]
+            if not any(c in alive or c in reasons for c in columns):
+                continue
+            somewhere = reduce(Column.__or__, self._somewhere(frame, alive, reasons))
+            # Spark moves a filter down through deterministic projections, and would then compute in it once
+            # more what it asks for: parse every event twice, call a user's function twice.
+            further = [OTHERS] if OTHERS in frame.df.columns else []
+            barred = observed(frame, [*lineage, *further, *columns]).withColumn(
+                _BARRIER, F.spark_partition_id()
+            )
+            chosen = barred.where(somewhere & (F.col(_BARRIER) >= F.lit(0)))
+            parts.append(chosen.select(*lineage, *further, *columns))
+        df = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
+        told = {one.column: one for one in self.told}
+        answering = {error.stage for error in errors if error.answers}
+        changeable = answering.union(*(self.graph.downstream(stage) for stage in answering))
+        return Plan(
+            df=df,
+            sinks=sinks,
+            errors=tuple(
+                told.get(e.column)
+                or ErrorPlan(e.column, e.stage, e.policy, e.describe, e.answers, e.stage in changeable)
+                for e in errors
+            ),
+            shuffled=any(frame.shuffled for frame in frames.values()) or len(parts) > 1,
+            unites=unites,
+            attempts=_by_stage(errors),
+        )
+
+    def _behind(self, stage: str) -> bool:
+        return self.entry is not None and stage in self.graph.downstream(self.entry)
+
+    @staticmethod
+    def _somewhere(frame: Frame, alive: set[str], reasons: set[str]) -> list[Column]:
+        flags = [F.coalesce(F.col(c), F.lit(False)) for c in frame.df.columns if c in alive]
+        return flags + [F.col(c).isNotNull() for c in frame.df.columns if c in reasons]
+
+    def _report(self, node: Node, field: str, code: str, message: str, hint: str) -> None:
+        line = node.field_lines.get(field, node.line)
+        text = f'{node.kind} "{node.name}": {message}'
+        problem = Problem(code, text, hint, file=self.graph.file, line=line)
+        if self.problem is None:
+            raise PipelineError([problem])
+        self.failed = True
+        self.problem(problem)
+
+
+class _InputMissing(Exception):
+    """No input of the node compiled, or none belongs to this source."""
+
+
+def _by_stage(errors: Iterable[ErrorColumn]) -> dict[str, list[Attempt]]:
+    found: dict[str, list[Attempt]] = {}
+    for error in errors:
+        if error.attempt is not None:
+            found.setdefault(error.stage, []).append(error.attempt)
+    return found
+
+
+def _ancestors(graph: Graph, name: str) -> set[str]:
+    return {other for other in graph.nodes if name in graph.downstream(other)}
+
+
+def _expression_field(node: Node) -> str:
+    for name in (
+        "where",
+        "routes",
+        "columns",
+        "aggregates",
+        "column",
+        "key",
+        "function",
+        "schema",
+        "routing_key",
+        "partition_by",
+    ):
+        if name in node.field_lines:
+            return name
+    return "type"
+
+
+def _resolves(view: View, field: str, expression: str) -> None:
+    """Raises FieldError for an expression that does not fit the rows, if it has a field to itself."""
+    if not field:
+        return
+    try:
+        view.frame.scoped(view).select(F.expr(expression))
+    except AnalysisException as error:
+        raise FieldError(field, *_analysis(error, list(view.columns))) from None
+
+
+def _analysis(error: AnalysisException, columns: Sequence[str]) -> tuple[str, str, str]:
+    """Code, message and hint of what Spark's analyser found in expressions over these columns."""
+    condition = error.getCondition() or ""
+    parameters = error.getMessageParameters() or {}
+    if condition.startswith("UNRESOLVED_COLUMN"):
+        name = parameters.get("objectName", "").replace("`", "")
+        close = did_you_mean(name.rpartition(".")[2], columns)
+        meant = f'did you mean "{close}"? ' if close else ""
+        there = f"there is: {', '.join(columns)}" if columns else ""
+        return "unresolved-column", f'there is no column "{name}"', meant + there
+    code = "syntax-error" if condition == "PARSE_SYNTAX_ERROR" else "type-error"
+    return code, _first_line(str(error)), ""
+
+
+def _first_line(text: str) -> str:
+    """The first line, and further ones while a line ends before what it announces. Masked before it is cut:
+    what is left of a secret would not be known again."""
+    lines = [line.strip() for line in redact(text).splitlines() if line.strip()] or ["no reason was given"]
+    while len(lines) > 1 and lines[0].endswith((":", ",")):
+        lines[:2] = [f"{lines[0]} {lines[1]}"]
+    return lines[0].split(" SQLSTATE")[0].strip()

@@ -1,0 +1,1 @@
+"""One query per source: which range of its log is the next batch, and who runs it."""

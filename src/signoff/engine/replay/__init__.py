@@ -1,0 +1,1 @@
+"""Replaying dead letters: which, as which batch, and what became of each."""

@@ -1,0 +1,1 @@
+"""Spark itself: the session, its Java, its Python daemon, clusters, checkpoints, failed tasks."""

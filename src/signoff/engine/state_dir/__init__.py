@@ -1,0 +1,1 @@
+"""The state directory as a whole: what belongs together, removed nodes, copies, backups, giving up."""

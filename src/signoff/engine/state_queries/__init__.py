@@ -1,0 +1,1 @@
+"""The streaming queries that keep the state of windows and folds."""

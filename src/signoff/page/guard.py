@@ -1,0 +1,160 @@
+"""Who may reach the page of a run: nobody from another site, and on an address that others reach, only who
+knows the token.
+
+Invariants: a request is answered only if its Host is an address, `localhost`, the name of this machine, or
+one that was allowed: a site whose name is made to lead here (DNS rebinding) is none of these. A session is a
+random number in a cookie that scripts cannot read and other sites cannot send. Whoever guesses tokens waits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import socket
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, MutableMapping
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from signoff.page.forms import check_token, sent_in
+from signoff.page.mounting import Visitor
+from signoff.page.rendering import prefix_of, render
+from signoff.page.routes import HEADERS
+
+Scope = MutableMapping[str, Any]
+
+SESSION_S = 12 * 3600.0
+_MOST_SESSIONS = 1_000
+_MOST_FAILURES = 10
+"""Wrong tokens a minute, from whatever address; a token cannot be guessed at that rate."""
+_FAILURES_S = 60.0
+
+
+class Guard:
+    """The sessions of one page. Used by one event loop and its threads."""
+
+    def __init__(self, token: str | None, cookie: str, now: Callable[[], float] = time.monotonic) -> None:
+        """`token`: None where nobody has to log in. `cookie`: its name, which no other page of this
+        machine has."""
+        self._token, self._cookie, self._now = token, cookie, now
+        self._secret = secrets.token_bytes(32)
+        self._sessions: OrderedDict[str, float] = OrderedDict()
+        self._failures: deque[float] = deque()
+
+    def visitor(self, request: Request) -> Visitor:
+        """Who asks. Raises 401 for somebody who has to log in first."""
+        if self._token is None:
+            return Visitor("", True, self._csrf("local"))
+        session = request.cookies.get(self._cookie, "")
+        if self._sessions.get(_hashed(session), 0.0) <= self._now():
+            raise HTTPException(401, "log in first")
+        return Visitor("", True, self._csrf(session), may_log_out=True)
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/login", self._login_page, methods=["GET"]),
+            Route("/login", self._log_in, methods=["POST"]),
+            Route("/logout", self._log_out, methods=["POST"]),
+        ]
+
+    def to_login(self, request: Request) -> Response:
+        """What somebody gets who has to log in: the page for it; a part of a page has it loaded by the
+        browser."""
+        where = f"{prefix_of(request)}/login"
+        if request.headers.get("hx-request"):
+            return Response(status_code=401, headers={"hx-redirect": where})
+        return RedirectResponse(where, 303)
+
+    def _login_page(self, request: Request) -> Response:
+        return render(request, "login.html", None, problem="")
+
+    async def _log_in(self, request: Request) -> Response:
+        form = await sent_in(request)
+        return await run_in_threadpool(self._answer, request, form.text("token") or "")
+
+    def _answer(self, request: Request, given: str) -> Response:
+        now = self._now()
+        while self._failures and now - self._failures[0] > _FAILURES_S:
+            self._failures.popleft()
+        if len(self._failures) >= _MOST_FAILURES:
+            too_many = "too many wrong tokens; wait a minute"
+            refused = render(request, "login.html", None, status=429, problem=too_many)
+            refused.headers["retry-after"] = f"{_FAILURES_S:.0f}"
+            return refused
+        if self._token is None or not hmac.compare_digest(_hashed(given), _hashed(self._token)):
+            self._failures.append(now)
+            return render(request, "login.html", None, status=401, problem="this is not the token")
+        session = secrets.token_urlsafe(32)
+        self._sessions[_hashed(session)] = now + SESSION_S
+        while len(self._sessions) > _MOST_SESSIONS:
+            self._sessions.popitem(last=False)
+        prefix = prefix_of(request)
+        answer = RedirectResponse(f"{prefix}/", 303)
+        answer.set_cookie(
+            self._cookie, session, max_age=int(SESSION_S), path=f"{prefix}/", httponly=True,
+            samesite="strict", secure=request.url.scheme == "https",
+        )  # fmt: skip
+        return answer
+
+    async def _log_out(self, request: Request) -> Response:
+        form = await sent_in(request)
+        check_token(form, self.visitor(request))
+        self._sessions.pop(_hashed(request.cookies.get(self._cookie, "")), None)
+        answer = RedirectResponse(f"{prefix_of(request)}/login", 303)
+        answer.delete_cookie(self._cookie, path=f"{prefix_of(request)}/")
+        return answer
+
+    def _csrf(self, session: str) -> str:
+        return hmac.new(self._secret, session.encode(), hashlib.sha256).hexdigest()
+
+
+class Door:
+    """Around the whole application: refuses hosts that are not meant, and adds the headers to every
+    answer."""
+
+    def __init__(self, app: Any, names: Iterable[str] = ()) -> None:
+        """`names`: of this machine, besides those that it gives itself."""
+        self._app = app
+        self._names = {"localhost", socket.gethostname().lower(), *(name.lower() for name in names)}
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = [value for name, value in scope["headers"] if name == b"host"]
+        answer = self._app
+        if len(given) != 1 or not self.knows(given[0].decode("latin-1")):
+            answer = PlainTextResponse(
+                "421: this page is not served under that name; see --ui-name\n", status_code=421
+            )
+
+        async def with_headers(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await answer(scope, receive, with_headers)
+
+    def knows(self, host: str) -> bool:
+        name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name.lower().rstrip(".") in self._names
+        return True
+
+
+def _hashed(text: str) -> str:
+    """So that comparing and looking up takes as long whatever the text is."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,93 @@
+"""An endpoint, declared once: its route and its part of the OpenAPI document are made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from signoff.service.api.answers import failed
+from signoff.service.hosted import Hosted
+from signoff.service.tenant import Tenant
+from signoff.service.tokens import Role, Token
+
+JSON, TEXT, YAML = "application/json", "text/plain", "application/yaml"
+MOST_TEXT_BYTES = 1024**2
+"""Of a pipeline, as of its file."""
+MOST_JSON_BYTES = 256 * 1024
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a handler answers."""
+
+    content: BaseModel | Mapping[str, Any] | str
+    status: int = 200
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request, read and allowed."""
+
+    tenant: Tenant
+    token: Token
+    path: Mapping[str, str]
+    query: Any
+    body: Any
+
+    def pipeline(self) -> Hosted:
+        """The one that the path names. Another tenant's is as unknown as one that is not there."""
+        name = self.path["name"]
+        found = self.tenant.pipelines.get(name)
+        if found is None:
+            raise failed(404, "no-pipeline", f'there is no pipeline "{name}"', at="name")
+        return found
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What is asked of whom, and who may ask."""
+
+    method: str
+    path: str
+    summary: str
+    role: Role
+    handler: Callable[[Call], Answer]
+    answers: Mapping[int, type[BaseModel] | str]
+    """What is answered when all is well, by status: a model, or a media type for anything of it."""
+    query: type[BaseModel] | None = None
+    body: type[BaseModel] | str | None = None
+    """A model, or the media type of a text."""
+    slow: bool = False
+    """Takes seconds: it waits for others of its kind, and not the fast ones for it."""
+    changes: str = ""
+    """What it does, in a word for the trail; '' if it changes nothing."""
+
+
+@dataclass
+class Endpoints:
+    """Collects them; a module for each subject has one."""
+
+    all: list[Endpoint] = field(default_factory=list)
+
+    def add(
+        self,
+        method: str,
+        path: str,
+        role: Role,
+        answers: type[BaseModel] | str | Mapping[int, type[BaseModel] | str],
+        **more: Any,
+    ) -> Callable[[Callable[[Call], Answer]], Callable[[Call], Answer]]:
+        """Declare a handler; the first sentence of its docstring is the summary."""
+
+        def declared(handler: Callable[[Call], Answer]) -> Callable[[Call], Answer]:
+            summary = " ".join((handler.__doc__ or "").split())
+            by_status = answers if isinstance(answers, Mapping) else {200: answers}
+            self.all.append(Endpoint(method, path, summary, role, handler, by_status, **more))
+            return handler
+
+        return declared

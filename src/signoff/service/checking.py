@@ -1,0 +1,153 @@
+"""A text that was submitted is checked in a process of its own, which has what the run will have.
+
+What is wrong is said as `signoff check` says it, with the line. The service itself reads no text that was
+not accepted: one that is hostile, or makes Spark fail, costs this process, for a bounded time.
+
+    python -m signoff.service.checking FILE NAME [--spark]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from signoff.durable import make_directory
+from signoff.errors import PipelineError, Problem, SignoffError
+from signoff.private import make_private
+
+CHECK_S = 180.0
+_AT_ONCE = 2
+_TURN_S = 60.0
+_CANDIDATE = ".candidate.yaml"
+"""No pipeline can be called that."""
+_turns = threading.BoundedSemaphore(_AT_ONCE)
+
+
+class TooMany(Exception):
+    """Others are being checked; this one has not had its turn."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found."""
+
+    problems: tuple[Problem, ...]
+    warnings: tuple[Problem, ...] = ()
+
+
+def check_text(
+    place: Path, text: str, environ: Mapping[str, str], *, spark: bool, within_s: float = CHECK_S
+) -> Checked:
+    """Check a text as the pipeline of this directory. `spark`: also expressions, schemas and functions, which
+    takes some seconds. Nothing that is there is changed."""
+    if not _turns.acquire(timeout=_TURN_S):
+        raise TooMany
+    new = not place.exists()
+    try:
+        make_directory(place.parent)
+        make_private(place)
+        candidate = place / _CANDIDATE
+        candidate.write_text(text, encoding="utf-8")
+        try:
+            return _asked(candidate, place.name, environ, spark, within_s)
+        finally:
+            candidate.unlink(missing_ok=True)
+    finally:
+        _turns.release()
+        if new:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def _asked(file: Path, name: str, environ: Mapping[str, str], spark: bool, within_s: float) -> Checked:
+    program = [
+        sys.executable,
+        "-m",
+        "signoff.service.checking",
+        file.name,
+        name,
+        *(["--spark"] if spark else []),
+    ]
+    process = subprocess.Popen(
+        program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        cwd=file.parent, env=dict(environ), start_new_session=True,
+    )  # fmt: skip
+    try:
+        said, _ = process.communicate(timeout=within_s)
+        found: dict[str, Any] = json.loads(said)
+    except (subprocess.TimeoutExpired, ValueError):
+        message = f"the pipeline could not be checked within {within_s:g} s, or its check has crashed"
+        return Checked((Problem("check-failed", message, "make it smaller, or try again", f"{name}.yaml"),))
+    finally:
+        with suppress(ProcessLookupError):  # Java, too
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    return Checked(*(tuple(Problem(**each) for each in found[kind]) for kind in ("problems", "warnings")))
+
+
+# -- in the process
+
+
+def main(file: Path, name: str, spark: bool) -> None:
+    from signoff.pipeline.secrets import redact
+
+    try:
+        found = _check(file, name, spark)
+    except PipelineError as error:
+        found = Checked(tuple(error.problems))
+    except SignoffError as error:
+        found = Checked((Problem("check-failed", redact(str(error)), "", str(file)),))
+    said = {
+        "problems": [asdict(_placed(each, file, name)) for each in found.problems],
+        "warnings": [asdict(_placed(each, file, name)) for each in found.warnings],
+    }
+    sys.stdout.write(json.dumps(said))
+
+
+def _check(file: Path, name: str, spark: bool) -> Checked:
+    from signoff.catalog import default
+    from signoff.pipeline.load import load
+    from signoff.pipeline.overlays import Layers, text_of
+
+    written = text_of(file.read_text(encoding="utf-8"), str(file))
+    for key in ("include", "pipeline"):
+        if key in written.value:
+            message = f'"{key}" names another file, and only one text was submitted'
+            hint = "submit all of it as one text"
+            return Checked((Problem("not-hosted", message, hint, str(file), written.lines.get((key,), 0)),))
+    graph = load(file, default(), layers=Layers())
+    if graph.is_job:
+        message, hint = "this is a job: it reads tables, and ends", "run it with: signoff jobs run FILE"
+        return Checked((Problem("is-a-job", message, hint, str(file)),))
+    if graph.name != name:
+        message = f'the pipeline is called "{graph.name}", and was submitted as "{name}"'
+        return Checked(
+            (Problem("not-hosted", message, "use one name", str(file), written.lines.get(("name",), 0)),)
+        )
+    problems: list[Problem] = []
+    if spark:
+        from signoff.engine.spark_check import check
+
+        problems = list(check(graph))
+    return Checked(tuple(problems), graph.warnings)
+
+
+def _placed(problem: Problem, file: Path, name: str) -> Problem:
+    """As if the file had the name of the pipeline; the place of a file does not matter to who submits one."""
+    shown = f"{name}.yaml"
+    texts = [text.replace(str(file.absolute()), shown).replace(file.name, shown) for text in (
+        problem.message, problem.hint, problem.file)]  # fmt: skip
+    return replace(problem, message=texts[0], hint=texts[1], file=texts[2], line=int(problem.line))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], "--spark" in sys.argv[3:])

@@ -1,0 +1,102 @@
+"""Handing a mail over, recipient by recipient.
+
+Invariants: a mail is delivered when the server has taken it for every recipient. Those for whom it said
+"later" (4xx, a lost connection) are asked for again; those for whom it said "never" (5xx) are named when the
+others are decided. Who has a mail already is not sent it again as long as this process lives; after that a
+repeat is known by its `Message-ID`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from signoff.errors import TransientError
+from signoff.sinks.email.message import Mail
+from signoff.sinks.email.session import Server, Session
+
+_MOST_REMEMBERED = 10_000
+_MOST_LOST = 2
+"""Connections in a row that broke or did not come about, after which the rest of a write is not tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """Why somebody does not have a mail."""
+
+    reason: str
+    transient: bool
+
+
+class _Memory:
+    """Who has a mail that others still wait for, in this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._have: OrderedDict[str, frozenset[str]] = OrderedDict()
+
+    def who_has(self, mail: str) -> frozenset[str]:
+        with self._lock:
+            return self._have.get(mail, frozenset())
+
+    def note(self, mail: str, recipients: frozenset[str]) -> None:
+        with self._lock:
+            self._have[mail] = recipients
+            self._have.move_to_end(mail)
+            while len(self._have) > _MOST_REMEMBERED:
+                self._have.popitem(last=False)
+
+    def forget(self, mail: str) -> None:
+        with self._lock:
+            self._have.pop(mail, None)
+
+
+_memory = _Memory()
+
+
+class Postman:
+    """Sends mails over one connection, which is made when it is needed and again when it broke."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._session: Session | None = None
+        self._lost = 0
+
+    def begin(self) -> None:
+        """Another write: a server that did not answer is asked again."""
+        self._lost = 0
+
+    def deliver(self, mail: Mail) -> Undelivered | None:
+        """Hand the mail over; None when everybody has it."""
+        have = _memory.who_has(mail.id)
+        left = [one for one in mail.recipients if one not in have]
+        if self._lost >= _MOST_LOST:
+            return Undelivered(f"not sent: {self._server} does not answer", transient=True)
+        try:
+            self._session = self._session or Session(self._server)
+            refused = self._session.send(mail.sender, left, mail.content) if left else {}
+        except TransientError as error:
+            self._lost += 1
+            self.drop()
+            return Undelivered(str(error), transient=True)
+        self._lost = 0
+        if not refused:
+            _memory.forget(mail.id)
+            return None
+        _memory.note(mail.id, have | (set(left) - refused.keys()))
+        later = {one: answer for one, answer in refused.items() if not answer.permanent}
+        said = "; ".join(f"{one}: {answer}" for one, answer in (later or refused).items())
+        others = len(mail.recipients) - len(refused)
+        also = f" ({others} of {len(mail.recipients)} recipients have it)" if others else ""
+        return Undelivered(f"{self._server} refuses {said}{also}", transient=bool(later))
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def drop(self) -> None:
+        if self._session is not None:
+            self._session.drop()
+            self._session = None

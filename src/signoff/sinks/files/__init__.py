@@ -1,0 +1,1 @@
+"""Sink `files`: complete files, each batch exactly once."""

@@ -1,0 +1,1 @@
+"""Sink `postgres`: upserts by event id."""

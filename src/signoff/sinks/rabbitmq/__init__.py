@@ -1,0 +1,1 @@
+"""Sink `rabbitmq`: messages with publisher confirms."""

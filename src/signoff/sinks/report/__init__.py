@@ -1,0 +1,1 @@
+"""Sink `report`: one document of all rows of a run."""

@@ -1,0 +1,1 @@
+"""Source `files`: finding, reading, following and putting away files."""

@@ -1,0 +1,1 @@
+"""Source `http`: a web server whose answers come when events are settled."""

@@ -1,0 +1,1 @@
+"""Source `rabbitmq`: queues whose messages are acknowledged when their events are settled."""

@@ -1,0 +1,1 @@
+"""`enrich`: asking a web service about each event."""

@@ -1,0 +1,1 @@
+"""`fold`: several events of a key become one."""

@@ -1,0 +1,1 @@
+"""Steps that call a user's Python function, and the net around it."""

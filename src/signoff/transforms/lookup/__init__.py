@@ -1,0 +1,1 @@
+"""`lookup`: columns of a reference table."""

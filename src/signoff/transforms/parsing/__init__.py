@@ -1,0 +1,1 @@
+"""Texts into typed columns: JSON, CSV, regular expressions, pairs."""

@@ -1,0 +1,3 @@
+"""The version of Signoff; loads nothing."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,48 @@
+"""Every pipeline that docs/deploy.md and docs/migrate.md show is right, and so is the service unit."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from signoff.cli.check import _checked
+
+DOCS = Path(__file__).parents[2] / "docs"
+_BLOCK = re.compile(r"^```(yaml|python) pipeline\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHOWN = [
+    pytest.param(kind, text, id=f"{page}-{number}")
+    for page in ("deploy.md", "migrate.md")
+    for number, (kind, text) in enumerate(_BLOCK.findall((DOCS / page).read_text(encoding="utf-8")), 1)
+]
+
+
+def test_both_pages_show_pipelines() -> None:
+    assert len(SHOWN) == 6
+
+
+@pytest.mark.parametrize(("kind", "text"), SHOWN)
+def test_a_pipeline_that_is_shown_has_no_problem_and_no_warning(
+    kind: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RABBITMQ_URL", "amqp://user:password@broker.example/")
+    monkeypatch.setenv("DATABASE_URL", "postgresql://user:password@database.example/alarms")
+    file = tmp_path / {"yaml": "pipeline.yaml", "python": "pipeline.py"}[kind]
+    file.write_text(text, encoding="utf-8")
+    graph, problems = _checked(file, spark=False)
+    assert [str(problem) for problem in problems] == []
+    assert graph is not None
+    assert [str(warning) for warning in graph.warnings] == []
+
+
+@pytest.mark.parametrize("page", ["docs/deploy.md", "README.md"])
+def test_the_service_unit_gives_a_run_the_time_to_finish(page: str) -> None:
+    text = (DOCS.parent / page).read_text(encoding="utf-8")
+    drained = (
+        float(found[1]) if (found := re.search(r"^ExecStart=.* --drain-seconds (\d+)", text, re.M)) else 30
+    )
+    stopped = re.search(r"^TimeoutStopSec=(\d+)", text, re.M)
+    assert stopped is not None
+    assert float(stopped[1]) >= drained + 30
+    assert "RestartPreventExitStatus=2\nKillMode=mixed\n" in text

@@ -1,0 +1,68 @@
+"""docs/reports.md: its pipeline, run as it is, and what a reader of each form finds."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openpyxl
+import pypdfium2
+import pytest
+
+from tests.promises.product import Inline
+
+PAGE = Path(__file__).parents[2] / "docs" / "reports.md"
+_BLOCK = re.compile(r"^```\w+ (?P<kind>[\w=/.]+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = {block["kind"]: block["text"] for block in _BLOCK.finditer(PAGE.read_text())}
+
+
+@pytest.fixture
+def product(tmp_path: Path, spark: Any) -> Iterator[Inline]:
+    made = Inline(tmp_path, spark)
+    yield made
+    made.close()
+
+
+@pytest.mark.spark
+def test_report_of_the_docs_is_made_at_the_end_and_replaced_by_the_next_run(product: Inline) -> None:
+    product.write(BLOCKS["pipeline"])
+    day = product.directory / "in" / "day.csv"
+    day.parent.mkdir()
+    day.write_text(BLOCKS["file=in/day.csv"])
+    assert product.run_once().code == 0, product.file
+
+    reports = product.directory / "reports"
+    assert sorted(path.name for path in reports.glob("daily.*")) == [
+        "daily.html", "daily.json", "daily.pdf", "daily.xlsx",
+    ]  # fmt: skip
+    pdf = pypdfium2.PdfDocument((reports / "daily.pdf").read_bytes())
+    text = " ".join(pdf[0].get_textpage().get_text_bounded().split())
+    page = re.sub(r"<[^>]+>", " ", (reports / "daily.html").read_text())
+    for said in BLOCKS["said"].splitlines():
+        assert said in text
+        assert said in " ".join(page.split())
+    book = openpyxl.load_workbook(io.BytesIO((reports / "daily.xlsx").read_bytes()))
+    assert [cell.value for cell in book["Low voltage"][1]] == ["At", "Station", "Voltage (V)"]
+    assert [cell.value for cell in book["Low voltage"]["C"][1:]] == [196.2, 198.5, 201.0]
+    found = json.loads((reports / "daily.json").read_bytes())["inputs"]
+    assert found["low_voltage"]["columns"][0] == {"name": "station", "type": "string"}
+    assert [row["failures"] for row in found["failures"]["rows"]] == [0, 0, 0, 1, 1]
+
+    (day.parent / "next.csv").write_text("station,at,kind,value\nHill,2026-11-19T06:00:00Z,low voltage,190\n")
+    assert product.run_once().code == 0
+    found = json.loads((reports / "daily.json").read_bytes())["inputs"]
+    assert [row["value"] for row in found["low_voltage"]["rows"]] == [190.0]
+    assert len(found["failures"]["rows"]) == 1
+
+
+def test_python_of_the_docs_runs() -> None:
+    code = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert code is not None
+    names: dict[str, Any] = {}
+    exec(textwrap.dedent(code[1]), names)
+    assert b"<td>Harbour</td>" in names["page"]

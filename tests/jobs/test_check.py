@@ -1,0 +1,119 @@
+"""What is wrong with a job is said before anything is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from signoff.catalog import default
+from signoff.errors import PipelineError
+from signoff.jobs.check import check
+from signoff.jobs.outputs import second_half
+from signoff.jobs.run import load_job
+from signoff.pipeline.load import load
+from tests.jobs.scenes import JOB, write_job, write_results
+
+STREAM = {"type": "files", "path": "./in/*.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "said"),
+    [
+        ({"key": ["station"]}, "unknown-parameter", 'key names "station"'),
+        ({"period": ["day", "to"]}, "unknown-parameter", 'period names "to"'),
+        ({"period": ["day", "least"]}, "bad-value", "is no time"),
+        ({"sources": {**JOB["sources"], "more": STREAM},
+          "sinks": {**JOB["sinks"], "s": {"type": "console", "input": "more"}}}, "job-node", "has no end"),
+        ({"transforms": {**JOB["transforms"], "kept": {"type": "filter", "input": "results", "where": "true"},
+                         "by_station": {"type": "sql", "input": "kept", "query": "SELECT 1"}}},
+         "job-node", "neither a table nor a query"),
+        ({"transforms": {**JOB["transforms"],
+                         "big": {"type": "dedupe", "input": "by_station", "keys": ["place"]}}},
+         "job-node", "for events that keep coming"),
+        ({"sinks": {"s": {"type": "console", "input": "big", "best_effort": True}}}, "job-node",
+         "best_effort"),
+        ({"parameters": {**JOB["parameters"], "who": "string"},
+          "transforms": {**JOB["transforms"],
+                         "big": {"type": "filter", "input": "by_station", "where": "name = '${who}'"}}},
+         "parameter-in-sql", 'the parameter "who", a text'),
+        ({"parameters": {**JOB["parameters"], "who": "string"},
+          "sources": {"results": {**JOB["sources"]["results"], "where": "name = '${who}'"}}},
+         "parameter-in-sql", 'the parameter "who", a text'),
+        ({"parameters": {"day": "day"}}, "bad-value", "parameters.day"),
+        ({"parameters": {"day": {"type": "date", "default": "soon"}}}, "bad-value", "soon"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_job_has_a_place_and_a_name(
+    tmp_path: Path, changes: dict[str, Any], code: str, said: str
+) -> None:
+    with pytest.raises(PipelineError) as caught:
+        load_job(write_job(tmp_path, **changes))
+    found = [problem for problem in caught.value.problems if problem.code == code]
+    assert found and any(said in problem.message for problem in found), caught.value.problems
+    assert all(problem.line for problem in found)
+
+
+def test_a_value_that_has_no_sign_of_sql_may_stand_in_it_and_a_text_elsewhere(tmp_path: Path) -> None:
+    big = {"type": "filter", "input": "by_station", "where": "stationId > ${least}"}
+    load_job(
+        write_job(
+            tmp_path,
+            parameters={**JOB["parameters"], "who": "string"},
+            transforms={**JOB["transforms"], "big": big},
+            sinks={"out": {"type": "files", "input": "big", "path": "./out-${who}"}},
+        )
+    )
+
+
+def test_a_pipeline_is_no_job(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="not-a-job"):
+        load_job(write_job(tmp_path, parameters={}, key=[], sources={"results": STREAM}, transforms={},
+                           sinks={"s": {"type": "console", "input": "results"}}))  # fmt: skip
+
+
+def test_a_parameter_stands_in_fields_as_a_variable_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("day", "not this one")
+    file = write_job(tmp_path)
+    from datetime import date
+
+    graph = load_job(file, {"day": date(2021, 5, 2), "least": 0})
+    assert graph.nodes["day_file"].config.path == "./out-2021-05-02"  # type: ignore[attr-defined]
+    assert load(file, default(), {}, require_secrets=False).is_job  # without values a sample stands there
+
+
+def test_the_engine_gets_the_rows_of_what_others_read(tmp_path: Path) -> None:
+    half = second_half(load_job(write_job(tmp_path)))
+    assert list(half.sources) == ["by_station"]
+    assert [str(port) for port in half.nodes["big"].inputs] == ["by_station.rows"]
+    assert half.upstream_sources("table") == {"by_station"}
+
+
+@pytest.mark.spark
+def test_spark_is_asked_about_queries_and_what_is_behind_them(tmp_path: Path, spark: SparkSession) -> None:
+    graph, problems = check(load_job(write_job(tmp_path)), spark)
+    assert not problems and [each.code for each in graph.warnings] == ["unknown-table"]  # no file, no schema
+    write_results(tmp_path / "results.db")
+    assert check(load_job(write_job(tmp_path)), spark)[1] == []
+    wrong = {"type": "sql", "input": "results", "query": "SELECT stationId, failrues FROM results"}
+    file = write_job(tmp_path, transforms={**JOB["transforms"], "by_station": wrong})
+    (problem,) = check(load_job(file), spark)[1]
+    assert problem.code == "bad-query" and "failrues" in problem.message and problem.line
+    behind = {"type": "filter", "input": "by_station", "where": "station > 2"}
+    (problem,) = check(load_job(write_job(tmp_path, transforms={**JOB["transforms"], "big": behind})), spark)[
+        1
+    ]
+    assert problem.code == "unresolved-column" and '"station"' in problem.message
+
+
+def test_signoff_run_says_how_a_job_is_run(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from signoff.cli import app
+
+    result = CliRunner().invoke(app, ["run", str(write_job(tmp_path))])
+    assert isinstance(result.exception, PipelineError) and "signoff jobs run" in str(result.exception)

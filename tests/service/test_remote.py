@@ -1,0 +1,82 @@
+"""The command line as a client: `signoff --server URL --token-file PATH …`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from signoff.cli import app
+from signoff.cli.remote.client import Client as Asking
+from signoff.errors import PipelineError, SignoffError
+from tests.service.test_api import TEXT, Client, ask, hosted
+
+pytestmark = pytest.mark.servers
+__all__ = ["ask", "hosted"]
+
+
+class Remote:
+    """The command, as the administrator of a service."""
+
+    def __init__(self, service: Client, directory: Path) -> None:
+        self._service, self._directory = service, directory
+
+    def __call__(self, *args: str, role: str = "administer") -> Any:
+        token = self._directory / role
+        token.write_text(self._service.tokens[role] + "\n")
+        where = ["--server", self._service.address, "--token-file", str(token)]
+        return CliRunner().invoke(app, [*where, *args])
+
+
+@pytest.fixture
+def remote(hosted: Client, tmp_path: Path) -> Remote:
+    return Remote(hosted, tmp_path)
+
+
+def test_a_pipeline_is_submitted_shown_and_removed(remote: Remote, tmp_path: Path) -> None:
+    file = tmp_path / "new.yaml"
+    file.write_text(TEXT.replace("alarms", "meters"))
+    assert remote("submit", str(file), "--no-spark", "--no-start").output == "meters: created\n"
+    assert remote("submit", str(file), "--no-spark").output == "meters: unchanged\n"
+    assert [each["name"] for each in json.loads(remote("list", "--json").output)] == ["alarms", "meters"]
+    assert "meters    stopped" in remote("list").output
+    shown = remote("status", "meters").output
+    assert "meters: stopped, revision 1" in shown
+    assert "received" in shown
+    assert json.loads(remote("audit", "meters").output)["balanced"]
+    assert "flowchart" in remote("graph", "meters").output
+    assert remote("dead-letters", "list", "meters").output == ""
+    assert json.loads(remote("dead-letters", "replay", "meters", "--all").output)["asked"] == 0
+    assert remote("stop", "meters").output == "meters: stopped, revision 1\n"
+    assert remote("delete", "meters").output == "meters: removed\n"
+
+
+def test_what_is_wrong_is_said_as_check_says_it(remote: Remote, tmp_path: Path) -> None:
+    file = tmp_path / "alarms.yaml"
+    file.write_text(TEXT.replace("input: incoming", "input: incomin"))
+    error = remote("submit", str(file), "--no-spark").exception
+    assert isinstance(error, PipelineError)
+    assert 'alarms.yaml:5 [unknown-input] sink "out" reads "incomin"' in str(error)
+
+
+def test_what_a_token_may_not_is_an_error_and_no_token_is_shown(remote: Remote, hosted: Client) -> None:
+    error = remote("delete", "alarms", role="view").exception
+    assert isinstance(error, SignoffError)
+    assert "[not-allowed]" in str(error)
+    assert hosted.tokens["view"] not in str(error)
+    assert isinstance(remote("status", "nothing").exception, SignoffError)
+
+
+@pytest.mark.parametrize("server", ["http://example.org:8080", "ftp://localhost", "nonsense", "http://"])
+def test_a_token_goes_to_no_other_machine_in_clear(server: str) -> None:
+    with pytest.raises(SignoffError):
+        Asking(server, "signoff_token")
+
+
+def test_commands_of_a_server_are_not_those_of_files(remote: Remote) -> None:
+    assert remote("run", "alarms").exit_code == 2
+    assert "submit" in remote("--help").output
+    assert CliRunner().invoke(app, ["submit", "x"]).exit_code == 2
