@@ -75,12 +75,13 @@ def own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The session of a run, but sooner there: Java does not optimise what runs only for seconds."""
+    """The session of a run, but sooner there: Java does not optimise what runs only for seconds. What all
+    tests together compile is more than fits where Java then keeps it."""
     from signoff.engine.spark import session
     from signoff.pipeline.settings import SparkSettings
 
     log_file = tmp_path_factory.mktemp("spark") / "spark.log"
-    java = "-XX:TieredStopAtLevel=1"
+    java = f"{session.SHORT_LIVED} -XX:ReservedCodeCacheSize=240m"
     settings = SparkSettings(master="local[2]", config={"spark.driver.extraJavaOptions": java})
     started = session.start_session(
         "tests", settings, log_file=log_file, python_path=Path(__file__).parents[1]

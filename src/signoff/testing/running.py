@@ -20,7 +20,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from signoff.builder import Pipeline
-from signoff.engine.spark.session import start_session
+from signoff.engine.spark.session import SHORT_LIVED, start_session
 from signoff.errors import PipelineError, Problem
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
@@ -149,10 +149,11 @@ def shared_session(graph: Graph) -> SparkSession:
 
 
 def _quick(config: Mapping[str, str]) -> dict[str, str]:
-    """Java does not optimise what runs only for seconds. What the pipeline says of Spark holds, but where."""
+    """Java does not optimise what runs only for seconds, and has room for what many tests compile. What the
+    pipeline says of Spark holds, but not where it runs."""
     name = "spark.driver.extraJavaOptions"
     kept = {key: value for key, value in config.items() if key not in ("spark.master",)}
-    return {**kept, name: f"-XX:TieredStopAtLevel=1 {kept.get(name, '')}".strip()}
+    return {**kept, name: f"{SHORT_LIVED} -XX:ReservedCodeCacheSize=240m {kept.get(name, '')}".strip()}
 
 
 def _end(directory: str) -> None:
