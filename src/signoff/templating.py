@@ -9,8 +9,8 @@ row stays a value:
     structures   JSON or a form, of which only the texts are templates: it is always valid
 
 A row's content is never compiled. A template sees the row and nothing else: no time, no chance, no files, so
-that what is sent again is the same text. Values look as they do in JSON (see `sinks.jsontext`), and a null is
-no text. A template that fails for a row raises TemplateFailed, and nothing else.
+that what is sent again is the same text. Values look as they do in JSON (see `json_text`), and a null
+is no text. A template that fails for a row raises TemplateFailed, and nothing else.
 """
 
 from __future__ import annotations

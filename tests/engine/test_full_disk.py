@@ -67,7 +67,7 @@ def test_what_fails_for_lack_of_room_is_passed_over_said_once_and_over_when_it_i
         pass
     assert not room.trouble
     assert [message.split(":")[0] for message in caplog.messages] == [
-        "there is no room",
+        "the disk is full",
         "there is room again",
     ]
 
@@ -175,4 +175,4 @@ def test_a_disk_that_stays_full_is_said_again_and_more_and_more_seldom(
             raise FULL
         clock.now += 1
     said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 10 and "still no room after 30 s" in said[1]
+    assert len(said) == 10 and "still full after 30 s" in said[1]

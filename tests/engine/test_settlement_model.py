@@ -36,7 +36,7 @@ from tests.engine.simulated_run import Killed, Machine, Outside, Query, fill_log
 RUNS = int(os.environ.get("SIGNOFF_MODEL_RUNS", "150"))
 SEED = os.environ.get("SIGNOFF_MODEL_SEED")
 FAILED = (
-    200156,  # a row waited for a step behind a meeting, and was lost when a step in front of it failed
+    200156,  # a row waited for a step behind a merge, and was lost when a step in front of it failed
     200046,  # of two inputs of a sink one came through the other: its rows were written again with those owed
     200244,  # events wait for another pipeline also beside an authoritative sink
 )

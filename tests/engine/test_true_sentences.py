@@ -255,7 +255,7 @@ class ToldRun(Run):
             said = "not in the pipeline" in line.text or "not in the pipeline" in story.why
             assert gone or "not in the pipeline" not in line.text
             assert said or not gone or line.state == "owed", f"{name} is gone, and nobody says so"
-        if "by it or by a sink in its place" in line.text:
+        if "by it or by the sink that replaced it" in line.text:
             places = [name, *(new for new, old in self.renamed.items() if old == name)]
             self.check_taken(source, number, story, places)
         if "letter replayed: delivered" in line.text:

@@ -122,8 +122,9 @@ def table() -> str:
     lines = [
         "# Promises, and the tests that prove them",
         "",
-        "Written by `make docs` from the tests. Each test runs the product: real Spark, real processes that",
-        "are killed with SIGKILL, a real broker where a broker is named.",
+        "Written by `make docs` from the tests. Each test runs the product, with real Spark, and a real",
+        "broker, database or mail server where one is named. Tests that kill run it as processes, and kill",
+        "them with SIGKILL; the others run its engine in a thread of the test, to share one Spark session.",
     ]
     for section, promises in PROMISES.items():
         lines += ["", f"## {section}", "", "| | promise | proved by |", "| --- | --- | --- |"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.promises.product import FILES, HTTP, PARSE, SOON, Inline, books
-from tests.promises.test_meeting import pipeline as meeting
+from tests.promises.test_merge_of_several_sources import pipeline as two_sources_merged
 from tests.promises.test_settling import assert_waits, code, webhook_sink
 from tests.promises.test_windows import COUNTS, PARSED, RESULTS, at, disordered, expected, results, written
 from tests.servers import WebhookServer
@@ -144,7 +144,7 @@ def test_a_merge_behind_a_dedupe_and_another_behind_it_settle_the_events_they_we
 @pytest.mark.case(8)
 def test_events_wait_for_a_buffer_behind_the_log_they_met_in(inline: Make, webhook: WebhookServer) -> None:
     held = webhook.hold()
-    product = inline(**meeting(webhook, buffer={"type": "disk"}))
+    product = inline(**two_sources_merged(webhook, buffer={"type": "disk"}))
     running = product.start()
     left, right = product.post([{"n": 1}, {"n": 2}], "left"), product.post({"n": 1}, "right")
     running.wait_for(lambda: held.held)

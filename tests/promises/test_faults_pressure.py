@@ -133,7 +133,7 @@ def test_it_is_said_that_no_batch_begins_while_no_sink_takes_any(inline, webhook
     (held,) = running.wait_for(lambda: product.status()["sources"]["incoming"]["held"])
     assert held["by"] == "engine" and held["since"]
     assert 'sink "hook" took nothing' in held["reason"] and "10 events wait in the log" in held["reason"]
-    assert '"incoming" is held back: nobody would take a new batch' in running.output
+    assert '"incoming" is held back: no sink can take a new batch' in running.output
     webhook.up()
     running.wait_for(lambda: product.told_upto() == 20)
     running.wait_for(lambda: '"incoming" is no longer held back' in running.output)

@@ -93,12 +93,12 @@ class Room:
         now, trouble = self._now(), f"no room: {redact(text)}"
         if not self.trouble:
             self._since, self._say_at, self._say_every = now, now + _SAY_FIRST_S, _SAY_FIRST_S
-            logger.warning("there is no room: %s; it is tried again until there is", redact(text))
+            logger.warning("the disk is full: %s; this is retried until there is room", redact(text))
         elif now >= self._say_at:
             self._say_every = min(self._say_every * 2, _SAY_MOST_S)
             self._say_at = now + self._say_every
             logger.warning(
-                "there is still no room after %.0f s, and nothing is settled: %s; nothing is lost, the run "
+                "the disk is still full after %.0f s, and nothing is settled: %s; nothing is lost, the run "
                 "goes on when there is room, and can be stopped",
                 now - self._since, redact(text),
             )  # fmt: skip

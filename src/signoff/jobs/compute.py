@@ -25,12 +25,12 @@ from signoff.jobs.outputs import is_bounded, output_names
 from signoff.jobs.parameter_values import arguments
 from signoff.jobs.records import Output
 from signoff.jobs.tables import open_tables, rows_read
+from signoff.json_text import json_objects
 from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.pipeline.graph import Graph, Node
 from signoff.pipeline.job_settings import Value
 from signoff.pipeline.secrets import redact
 from signoff.private import make_private
-from signoff.sinks.json_text import json_objects
 from signoff.sinks.refusal import fit
 from signoff.transforms.handed_rows import unfit
 from signoff.transforms.sql import SqlConfig

@@ -295,11 +295,11 @@ class _Story:
         """
         if self._is_gone(name):
             return (
-                "is not in the pipeline any more, and owes nothing; what had reached it was taken, by it or "
-                "by a sink in its place"
+                "is not in the pipeline any more; whatever had reached it was delivered, "
+                "by it or by the sink that replaced it"
             )
         if negative:
-            return "has done with the batch; what reached it of the event it may have taken, or not"
+            return "finished this batch; whether it wrote rows of this event is not recorded"
         or_buffer = ", or its buffer did," if self._has_buffer(name) else ","
         return f"took its rows{or_buffer} if any reached it"
 
@@ -341,7 +341,7 @@ _SETTLED = {
     "delivered": "every sink that its acknowledgement waits for has signed",
     "dropped": "nothing of it was left to deliver",
     "dead_lettered": "what could not be delivered is stored as a dead letter",
-    "settled": "it is settled since long; only the counts of its batch are kept",
+    "settled": "settled; older than the details the ledger keeps, which has only the counts of its batch",
 }
 
 

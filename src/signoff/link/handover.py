@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from signoff.errors import Discarded, LogError, LogFull, StateError, TransientError
+from signoff.json_text import json_objects
 from signoff.ledger.outcome import OTHERS
 from signoff.ledger.sequences import from_numpy
 from signoff.link.notes import Handed, LinkNotes
@@ -33,7 +34,6 @@ from signoff.pipeline.model import LogSettings, SinkConfig
 from signoff.private import make_private, opener
 from signoff.sinks.contract import BatchRef, Part, Refusal, Sink, Writer
 from signoff.sinks.handed_contexts import TRACEPARENT, handed_contexts
-from signoff.sinks.json_text import json_objects
 from signoff.sinks.refusal import fit
 
 WhenFull = Literal["block", "drop_newest"]

@@ -18,12 +18,12 @@ import orjson
 import pyarrow as pa
 from pydantic import Field
 
+from signoff.json_text import json_objects
 from signoff.link.handover import HandoverConfig, HandoverSink, LinkPlace, PartWriter
 from signoff.pipeline.durations import Duration
 from signoff.pipeline.model import Retry
 from signoff.pipeline.started_jobs import GIVEN, KEY, StartsJob
 from signoff.sinks.contract import Part, Sink, Writer
-from signoff.sinks.json_text import json_objects
 
 INVOKER = ".invoker"
 """Ends the name of the directory in which the requests for the runs of a sink are kept."""

@@ -29,6 +29,7 @@ SHORTEST = 4
 _SHORTEST_LINE = 12
 """Lines of a secret with several are secrets themselves from this length on."""
 _SHORTEST_BASE64 = 8
+_REASON_LENGTH = 500
 
 BY_PLACE: tuple[tuple[re.Pattern[str], str], ...] = (
     # The last @ before a slash ends the password: unescaped @ in passwords is common.
@@ -89,6 +90,12 @@ def excerpt(text: str, length: int) -> str:
     """The text without secrets, and then not longer than this."""
     text = redact(text)
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def brief(reason: object) -> str:
+    """What an error says, on one line, without secrets and without end."""
+    text = " ".join(redact(str(reason)).split()) or type(reason).__name__
+    return excerpt(text, _REASON_LENGTH)
 
 
 class KnownSecrets:

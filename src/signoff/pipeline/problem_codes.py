@@ -131,9 +131,9 @@ CODES: dict[str, Code] = {
         'alarms.yaml:21 [state-lost] transform "counts" has lost its state: the checkpoint … is gone',
     ),
     "window-in-stream": Code(
-        "Events of several sources come to a window through one log, because it stands behind a step that "
-        "unites events or is a `dedupe`: nobody would know which of the sources is the slowest.",
-        "Put the window in front of that step, or use a window for each source.",
+        "The window is downstream of a `dedupe` or of a step that merges events, and gets events of several "
+        "sources through one log: the watermark could not follow the slowest source.",
+        "Put the window upstream of that step, or use a window for each source.",
         'alarms.yaml:21 [window-in-stream] transform "counts" gets events of several sources (a, b) …',
     ),
     "not-shared": Code(
@@ -383,10 +383,10 @@ CODES: dict[str, Code] = {
         "`signoff run FILE` runs a pipeline; a job has parameters, or reads a `table`.",
         "alarms.yaml [not-a-job] this is a pipeline, and no job: it has neither parameters nor a table",
     ),
-    "nested-meeting": Code(
-        "A step unites events of several sources behind another step that does.",
+    "nested-merge": Code(
+        "A step merges events of several sources downstream of another step that does.",
         "Hand the events on to another pipeline in between.",
-        'alarms.yaml:30 [nested-meeting] transform "both" unites events of several sources behind another …',
+        'alarms.yaml:30 [nested-merge] transform "both" merges events of several sources downstream of …',
     ),
     **COLUMN_CODES,
 }

@@ -32,6 +32,7 @@ from pydantic import Field, SecretStr
 
 from signoff.durable import make_directory, sync_directory, write_whole
 from signoff.errors import PermanentError, PluginError, SinkError, SourceError, TransientError
+from signoff.json_text import json_lines
 from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.pipeline.durations import Duration
 from signoff.pipeline.model import Config, Names, OnFailure, Retry
@@ -40,7 +41,6 @@ from signoff.plugin.configs import SinkConfig, SourceConfig
 from signoff.plugin.events import event_batch
 from signoff.plugin.failures import transient
 from signoff.sinks.contract import EVENT_ID, BatchRef, Part, Refusal, RunRef, Sink, Writer
-from signoff.sinks.json_text import json_lines
 from signoff.sinks.refusal import Fit, RowsRejected, brief, fit, isolate, refused
 from signoff.sources.contract import EndOfSource, EventLog, Resume, Settlement, Source, SourceContext
 

@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from signoff.json_text import json_values
+from signoff.pipeline.masking import brief
 from signoff.reports.combining import COMBINED, drawable, extreme
 from signoff.reports.model import Chart, Column, Kind, Part, Report, Series, Table, Text
 from signoff.reports.template import (
@@ -31,8 +33,6 @@ from signoff.reports.template import (
     split_name,
 )
 from signoff.reports.texts import decimals_of, is_label, number, shown, title_of
-from signoff.sinks.json_text import json_values
-from signoff.sinks.refusal import brief
 
 MOST_SERIES = 5
 """More lines or kinds of bars than this nobody tells apart."""

@@ -1,6 +1,6 @@
 """The report as JSON, for programs: its facts, and all rows of all inputs with the types of their columns.
 
-Values look as they do in every sink that writes JSON (see `signoff.sinks.json_text`).
+Values look as they do in every sink that writes JSON (see `signoff.json_text`).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import json
 
 import pyarrow as pa
 
+from signoff.json_text import json_objects
 from signoff.reports.model import Report
-from signoff.sinks.json_text import json_objects
 
 
 def render(report: Report) -> bytes:

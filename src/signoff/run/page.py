@@ -1,4 +1,4 @@
-"""The page of a run as one of its processes (docs/decisions/0030): the run holds its socket and starts it
+"""The page of a run as one of its processes (docs/decisions/0028): the run holds its socket and starts it
 again.
 
 Whatever becomes of the page, the run goes on: it is not asked for anything, and no event waits for it.

@@ -14,9 +14,9 @@ from typing import ClassVar, Literal
 import pyarrow as pa
 from pydantic import Field
 
+from signoff.json_text import buffer_of, json_lines
 from signoff.pipeline.model import SinkConfig
 from signoff.sinks.contract import BatchRef, Part, Refusal, Sink, Writer
-from signoff.sinks.json_text import buffer_of, json_lines
 from signoff.sinks.refusal import fit
 
 

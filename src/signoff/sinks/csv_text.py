@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from signoff.sinks.json_text import TEXT, json_values
+from signoff.json_text import TEXT, json_values
 
 Quoting = Literal["needed", "all"]
 

@@ -33,11 +33,11 @@ from signoff.bounded_http import (
     require_sendable,
 )
 from signoff.errors import PermanentError
+from signoff.json_text import json_lines
 from signoff.pipeline.model import SinkConfig
 from signoff.pipeline.secrets import SecretUrl, Token, excerpt, register_secrets_of
 from signoff.sinks.contract import EVENT_ID, Part, Refusal, Sink, Writer
 from signoff.sinks.handed_contexts import TRACEPARENT, handed_contexts
-from signoff.sinks.json_text import json_lines
 from signoff.sinks.refusal import Fit, RowsRejected, brief, fit, isolate
 from signoff.templating import (
     JsonTemplate,

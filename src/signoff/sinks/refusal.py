@@ -14,13 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from signoff.pipeline.secrets import excerpt, redact
+from signoff.pipeline.masking import brief as brief
 from signoff.sinks.contract import Refusal
 
 # The years 1 to 9999: what Spark SQL documents, ISO 8601 can write and Python can read.
 _MICROS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 _DAYS = (-719_162, 2_932_896)
-_REASON_LENGTH = 500
 
 
 class RowsRejected(Exception):
@@ -79,12 +78,6 @@ def fitted(rows: pa.RecordBatch) -> pa.RecordBatch:
 def refused(index: int, reason: str) -> Refusal:
     """A refusal for good whose reason is short, on one line and free of secrets."""
     return Refusal(index, brief(reason), transient=False)
-
-
-def brief(reason: object) -> str:
-    """What an error says, on one line, without secrets and without end."""
-    text = " ".join(redact(str(reason)).split()) or type(reason).__name__
-    return excerpt(text, _REASON_LENGTH)
 
 
 def isolate(start: int, end: int, write: Callable[[int, int], None]) -> list[Refusal]:

@@ -22,10 +22,10 @@ from pydantic import AfterValidator, Field, JsonValue, field_validator
 
 from signoff.bounded_http import NoAnswer, Reply, Unsendable, ask, client, host_and_port, retry_after
 from signoff.errors import PermanentError
+from signoff.json_text import json_lines
 from signoff.pipeline.model import SinkConfig
 from signoff.pipeline.secrets import Token, excerpt, register_secret, register_secrets_of
 from signoff.sinks.contract import Part, Refusal, Sink, Writer
-from signoff.sinks.json_text import json_lines
 from signoff.sinks.refusal import brief, fit
 from signoff.templating import (
     JsonTemplate,

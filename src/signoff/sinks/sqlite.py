@@ -30,9 +30,9 @@ from pydantic import Field
 
 from signoff.durable import make_directory
 from signoff.errors import PermanentError, SinkError, TransientError
+from signoff.json_text import iso_time, json_values
 from signoff.pipeline.model import SinkConfig
 from signoff.sinks.contract import EVENT_ID, Part, Refusal, RunRef, Sink, Writer
-from signoff.sinks.json_text import iso_time, json_values
 from signoff.sinks.refusal import RowsRejected, brief, fit, isolate
 
 _ROW_ERRORS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)

@@ -1,7 +1,7 @@
 """`table`: a table as it is at one moment, for a job: SQLite, PostgreSQL, or a directory of Parquet files.
 
 It has no intake and no log: a job reads it on the executors, all of it from one snapshot
-(see `signoff.jobs.snapshot`).
+(see `signoff.jobs.compute`).
 """
 
 from __future__ import annotations

@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from signoff.errors import LogError, StateError, TransientError
+from signoff.json_text import json_objects
 from signoff.ledger.sequences import from_bytes, from_numpy, to_bytes
 from signoff.link.handover import HandoverConfig, HandoverSink, LinkPlace, PartWriter
 from signoff.pipeline.model import SinkConfig
 from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Part, Refusal, Sink, Writer
-from signoff.sinks.json_text import json_objects
 from signoff.sinks.refusal import fit
 from signoff.stateful.watermarks import Seen, Watermarks
 from signoff.transforms.window.bounds import Numbers, Panes

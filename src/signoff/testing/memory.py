@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from signoff.json_text import json_lines
 from signoff.pipeline.model import SinkConfig, SourceConfig
 from signoff.pipeline.tests_block import Event
 from signoff.sinks.contract import BatchRef, Part, Refusal, Sink, Writer
-from signoff.sinks.json_text import json_lines
 from signoff.sinks.refusal import fit
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
 from signoff.sources.events import event_batch, piece

@@ -261,7 +261,7 @@ def test_it_says_why_new_batches_are_not_taken(runner, parking, monkeypatch):
     assert parking.why_held() == "", "the other sink goes on"
     runner.down = {"a", "b"}
     parking.take(numbered(1))
-    assert parking.why_held().startswith('nobody would take a new batch: sinks "a", "b" took nothing')
+    assert parking.why_held().startswith('no sink can take a new batch: sinks "a", "b" delivered nothing')
     monkeypatch.setattr(backlog, "_MOST", 1)
     runner.sinks["c"] = None  # which would take it
     assert parking.why_held() == '2 batches wait already for sinks "a", "b"'
@@ -276,7 +276,7 @@ def test_a_sink_that_catches_up_is_named_as_long_as_it_is_behind(runner, parking
         parking.take(numbered(number))
     runner.down = set()
     parking.retry()
-    assert parking.why_held() == 'sink "a" catches up: of three batches one is new'
+    assert parking.why_held() == 'sink "a" is catching up: one in three batches is new'
     drain(parking)
     assert parking.why_held() == ""
 

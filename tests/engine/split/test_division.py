@@ -116,7 +116,7 @@ def test_a_window_gets_the_rows_of_a_batch_and_a_dedupe_is_in_one_part(graph: Gr
     try:
         boundaries = [boundary.name for _, boundary in all_boundaries(graph)]
     except PipelineError as error:
-        codes = ("nested-meeting", "same-buffer", "same-dedupe", "window-in-stream")
+        codes = ("nested-merge", "same-buffer", "same-dedupe", "window-in-stream")
         assert error.problems[0].code in codes
         return
     assert len(boundaries) == len(set(boundaries))

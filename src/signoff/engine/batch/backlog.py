@@ -103,11 +103,12 @@ class Backlog:
         """Why new batches are not taken, or fewer of them; '' when they are. For whoever looks on."""
         with self._changed:
             if self._nobody_takes_it():
-                return f"nobody would take a new batch: {_named(self._behind)} took nothing of an earlier one"
+                behind = _named(self._behind)
+                return f"no sink can take a new batch: {behind} delivered nothing of an earlier one"
             if self._is_full():
                 return f"{len(self._parked)} batches wait already for {_named(self._owing())}"
             if names := self._catching_up():
-                return f"{_named(names)} catches up: of three batches one is new"
+                return f"{_named(names)} is catching up: one in three batches is new"
             return ""
 
     def _is_full(self) -> bool:

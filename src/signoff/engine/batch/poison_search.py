@@ -13,8 +13,9 @@ like that is an infrastructure failure, and is raised as such.
 
 One culprit in a batch of 100,000 costs 7 runs, in one of a million 8; with halves up to 23 and 26.
 
-Events that end the worker of a function on rows are known by name (`transforms.black_box`): all of them are
-found in a run or a few, another one confirms them, and after the range has passed without them one more.
+Events that end the worker of a function on rows are known by name (`transforms.functions.black_box`): all
+of them are found in a run or a few, another one confirms them, and one more comes after the range has passed
+without them.
 
 What was found is noted as it is found: a search that is cut off goes on where it was. It is confirmed at
 the end like all the rest.

@@ -26,7 +26,7 @@ class SinkEntry:
     config: SinkConfig
     sink: Sink
     form: str = ""
-    """What its rows are made by (see `engine.forms`)."""
+    """What its rows are made by (see `engine.plan.fingerprint`)."""
 
 
 def build_sinks(graph: Graph) -> Mapping[str, SinkEntry]:

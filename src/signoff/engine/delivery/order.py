@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from signoff.sinks.json_text import json_objects
+from signoff.json_text import json_objects
 
 Indices = np.ndarray[tuple[int], np.dtype[np.int64]]
 

@@ -194,7 +194,11 @@ class LinkFeedback:
         except SignoffError as error:
             whole = False
             if (text := redact(str(error))) != self._trouble:
-                logger.warning('what became of the rows of "%s" cannot be told: %s', self._config.sink, text)
+                logger.warning(
+                    'outcomes of the rows of "%s" cannot be reported to their sources: %s',
+                    self._config.sink,
+                    text,
+                )
             self._trouble = text
         self._seen = version if whole else None
 

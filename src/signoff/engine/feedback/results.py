@@ -87,7 +87,11 @@ class ResultsFeedback(ABC):
         except SignoffError as error:
             whole = False
             if (text := redact(str(error))) != self._trouble:
-                logger.warning('what became of the results of "%s" cannot be told: %s', self._sink, text)
+                logger.warning(
+                    'outcomes of the results of "%s" cannot be reported to their sources: %s',
+                    self._sink,
+                    text,
+                )
             self._trouble = text
         self._seen = version if whole else None
 

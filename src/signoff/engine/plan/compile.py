@@ -90,7 +90,7 @@ class ErrorPlan:
     policy: OnFailure
     describe: DescribeError | None
     answers: bool = False
-    """What the column holds is to be read with `transforms.answers`, and may be another thing next time."""
+    """The column is read with `transforms.row_results`, and may hold another thing next time."""
     changeable: bool = False
     """It, or a step in front of it, answers: it may fail in any pass, for rows that did not come so far."""
     kind: ReportKind | None = None
@@ -105,11 +105,11 @@ class Plan:
     sinks: Mapping[str, SinkPlan]
     errors: tuple[ErrorPlan, ...]
     shuffled: bool
-    """Rows of one origin may be spread over partitions (see `engine.receipts`)."""
+    """Rows of one origin may be spread over partitions (see `engine.delivery.receipts`)."""
     unites: bool = False
     """A row may have several origins."""
     attempts: Mapping[str, Sequence[Attempt]] = field(default_factory=dict)
-    """What may fail of the expressions of each step, by its name; see `engine.reasons`."""
+    """What may fail of the expressions of each step, by its name; see `engine.plan.failure_reasons`."""
 
     def reported_errors(self, *, all_steps: bool) -> tuple[ErrorPlan, ...]:
         """The errors a pass reports. Most steps fail on the same rows each time, and need to say so once."""
@@ -135,7 +135,7 @@ def compile_source(
 
     `sinks` restricts the plan to some sinks, `entry` to what lies behind one transform (for a
     replayed dead letter), and `rows` to some rows, by sequence and child, that come to that transform.
-    With `counts` it is counted at which step rows end (see `engine.ended`). `trial`: it is only to be seen
+    With `counts` it is counted at which step rows end (see `drop_counters`). `trial`: it is only to be seen
     what it fails on. `tells`: of each row it is said that it has come to the entry, and where it ended.
     `replay`: rows that have come as far as `entry` (without: to the sinks) before, and are not asked again
     whether they repeat others. With `problem` given, every error of every node is reported there and None is

@@ -1,9 +1,9 @@
 """Why the expressions of a step failed for some rows. Runs on the driver, after a pass that found such rows.
 
-The pass only knows that they failed (see `transforms.attempts`). Their input is computed again, for these
-rows alone, and each expression is evaluated for each row with Catalyst's interpreter, here and one after the
-other: what it raises is the reason. So thousands of rows cost one small job and some milliseconds, where a
-job for each row would take minutes.
+The pass only knows that they failed (see `transforms.try_expressions`). Their input is computed again, for
+these rows alone, and each expression is evaluated for each row with Catalyst's interpreter, here and one
+after the other: what it raises is the reason. So thousands of rows cost one small job and some milliseconds,
+where a job for each row would take minutes.
 
 The loop over the rows is compiled by Janino, which Spark itself uses for the code it generates, and its
 answer is one text: from Python each row would be several calls across the gateway.

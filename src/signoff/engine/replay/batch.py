@@ -13,7 +13,7 @@ from signoff.ledger.letter import DeadLetter
 from signoff.sinks.contract import BatchRef
 
 _OF_LETTERS = 2**32
-"""From here on they are of replayed letters, below of rows that waited (see `waiting.rows_alone`)."""
+"""From here on they are of replayed letters, below of rows that waited (see `step_retries.rows_alone`)."""
 
 
 def new_replay(source: str, letters: Sequence[DeadLetter]) -> BatchRef:

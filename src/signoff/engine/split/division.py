@@ -126,8 +126,7 @@ def all_boundaries(graph: Graph) -> list[tuple[Graph, Boundary]]:
 def _in_two_parts(node: Node) -> Problem:
     return node.problem(
         "same-buffer",
-        "has a log, and gets rows from behind another log (of a window, a fold or a step that unites events) "
-        "and from elsewhere",
+        "reads rows from both sides of a log in between (of a window, a fold or a step that merges events)",
         at="inputs",
         hint=f"use a {node.kind} for each",
     )
@@ -226,8 +225,8 @@ def _unites_sources(graph: Graph, name: str) -> bool:
         raise PipelineError(
             [
                 node.problem(
-                    "nested-meeting",
-                    "unites events of several sources behind another step that does",
+                    "nested-merge",
+                    "merges events of several sources downstream of another step that does",
                     at="inputs",
                     hint="hand them on to another pipeline in between (sink and source `pipeline`)",
                 )

@@ -188,7 +188,9 @@ class StateIdentity:
         except (OSError, StateError) as error:
             if not no_room(error):
                 raise
-            logger.warning("%s has no room: its parts are not stamped by this run", self._state)
+            logger.warning(
+                "%s: the disk is full; the identity files of this run could not be written yet", self._state
+            )
 
     def stamp(self, part: str) -> None:
         """A part was made anew, and belongs here now."""

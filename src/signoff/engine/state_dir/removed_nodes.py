@@ -1,8 +1,8 @@
 """What waits for nodes that are not in the pipeline any more: rows that sinks owe, or have handed on to other
 pipelines, and dead letters.
 
-A run makes dead letters of such rows (see `missing`); until it does, and as long as the letters are there,
-whoever looks is told: by `run`, `status` and `audit`.
+A run makes dead letters of such rows (see `engine.batch.missing_rows`); until it does, and as long as the
+letters are there, `run`, `status` and `audit` say so.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from signoff.link.sink import PipelineSinkConfig
 from signoff.pipeline.graph import Graph
 
 UNANSWERED = (
-    'handed on to another pipeline by sink "{}", over a link that was taken out of this one; nobody waits '
-    "any more for what becomes of it there"
+    'handed on to another pipeline by sink "{}", over a link that was removed from this one; its outcome '
+    "there is no longer reported back"
 )
 
 

@@ -61,7 +61,7 @@ def _new(place: Path, mark: str) -> tuple[Path, int]:
         held = _hold(directory)
         if held is not None:
             return directory, held
-    raise StateError(f"{place}: somebody removes what is made beside it")
+    raise StateError(f"{place}: another process removes the directories made beside it")
 
 
 def _hold(directory: Path) -> int | None:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from signoff.errors import PermanentError, TransientError
+from signoff.json_text import json_lines
 from signoff.pipeline.secrets import register_secrets_of
 from signoff.sinks.contract import BatchRef, Part, Refusal, Sink, Writer
 from signoff.sinks.email.config import EmailSinkConfig
@@ -23,7 +24,6 @@ from signoff.sinks.email.delivery import Postman
 from signoff.sinks.email.message import Unmailable, compose, require_mailable
 from signoff.sinks.email.session import Session
 from signoff.sinks.email.sink import drafted
-from signoff.sinks.json_text import json_lines
 from signoff.sinks.refusal import brief, fit
 from signoff.templating import Values, read_values
 

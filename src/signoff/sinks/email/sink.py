@@ -17,13 +17,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from signoff.json_text import json_lines
 from signoff.pipeline.secrets import register_secrets_of
 from signoff.sinks.contract import EVENT_ID, Part, Refusal, Sink, Writer
 from signoff.sinks.email.config import Attachment, EmailSinkConfig
 from signoff.sinks.email.delivery import Postman
 from signoff.sinks.email.message import Draft, File, Mail, Unmailable, address_of, attached, compose
 from signoff.sinks.email.session import Session
-from signoff.sinks.json_text import json_lines
 from signoff.sinks.refusal import brief, fit
 from signoff.templating import TemplateFailed, Values, fill, of_row, read_values, render
 

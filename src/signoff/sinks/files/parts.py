@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 
 from signoff.durable import sync_directory, sync_file
 from signoff.errors import PermanentError
+from signoff.json_text import buffer_of, json_lines
 from signoff.sinks.csv_text import CsvShape, csv_header, csv_lines
-from signoff.sinks.json_text import buffer_of, json_lines
 from signoff.sinks.refusal import brief
 
 Compression = Literal["none", "gzip", "zstd", "snappy"]

@@ -10,8 +10,8 @@ import pyarrow.csv as pv
 import pyarrow.types as pt
 
 from signoff.errors import PermanentError
+from signoff.json_text import TEXT, iso_time, json_values
 from signoff.sinks.contract import Refusal
-from signoff.sinks.json_text import TEXT, iso_time, json_values
 from signoff.sinks.postgres.statements import PLACE, is_binary
 from signoff.sinks.refusal import Fit, refused
 

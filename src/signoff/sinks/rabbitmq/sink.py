@@ -20,11 +20,11 @@ import pyarrow.types as pt
 from pydantic import Field, field_validator, model_validator
 
 from signoff.errors import PermanentError, TransientError
+from signoff.json_text import json_lines
 from signoff.pipeline.model import Config, SinkConfig
 from signoff.pipeline.secrets import SecretUrl, register_secrets_of
 from signoff.sinks.contract import EVENT_ID, Part, Refusal, Sink, Writer
 from signoff.sinks.handed_contexts import handed_contexts
-from signoff.sinks.json_text import json_lines
 from signoff.sinks.refusal import Fit, fit, refused
 
 try:

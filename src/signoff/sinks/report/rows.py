@@ -27,9 +27,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from signoff.durable import sync_directory, write_whole
+from signoff.json_text import json_values
 from signoff.private import make_private
 from signoff.sinks.contract import EVENT_ID, BatchRef, RunRef
-from signoff.sinks.json_text import json_values
 
 _RUN, _ROWS = "run.json", ".rows"
 

@@ -24,11 +24,11 @@ import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
 from signoff.errors import PermanentError, TransientError
+from signoff.json_text import json_objects
 from signoff.pipeline.model import SinkConfig
 from signoff.reports import Format, MissingLibrary, Report, Template, compose, render, renderer
 from signoff.reports.template import PartTemplate
 from signoff.sinks.contract import EVENT_ID, INPUT, BatchRef, Part, Refusal, RunRef, Sink, Writer
-from signoff.sinks.json_text import json_objects
 from signoff.sinks.refusal import brief, fit, refused
 from signoff.sinks.report.files import ReportFiles
 from signoff.sinks.report.rows import StagedRows, pack, together

@@ -2,8 +2,8 @@
 
 The requests are made on executors, inside the plan (see `calls`): one for each event that is alive at
 this step, or one for several of them. An event for which the service does not answer, or says that it cannot
-now, has failed for now: it waits (see `engine.waiting`), its neighbours go on. Whatever else the service
-says is final: an answer, nothing there (`on_missing`), or an error.
+now, has failed for now: it waits (see `engine.batch.step_retries`), its neighbours go on. Whatever else
+the service says is final: an answer, nothing there (`on_missing`), or an error.
 
 A request is repeated for an event that is computed again: after a crash, and for a sink that is asked again.
 So it should be one that may be repeated; `cache` spares most of them.

@@ -18,11 +18,11 @@ from signoff.engine.plan.compile import ErrorPlan, Plan, compile_source
 from signoff.engine.plan.task_report import ReportKind
 from signoff.engine.spark.stack_traces import last_line
 from signoff.errors import EngineError, PipelineError, Problem
+from signoff.json_text import json_objects
 from signoff.log import excluded
 from signoff.log.spark import read_range
 from signoff.pipeline.model import SourceConfig
 from signoff.pipeline.secrets import redact
-from signoff.sinks.json_text import json_objects
 from signoff.transforms.frame import CHILD, OTHERS, SEQUENCE
 from signoff.transforms.row_results import RowResult, parse_result
 from signoff.watch.tap.place import Place

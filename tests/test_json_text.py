@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from signoff.errors import PermanentError
-from signoff.sinks.json_text import buffer_of, json_lines, json_values
+from signoff.json_text import buffer_of, json_lines, json_values
 from signoff.testing.conformance.rows import comparable, every_type, from_json, parse
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
