@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import pytest
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import DataType
 
@@ -18,8 +18,11 @@ from signoff.transforms.filter import FilterConfig
 from signoff.transforms.flatten import FlattenConfig
 from signoff.transforms.functions.python import PythonConfig
 from signoff.transforms.mask import MaskConfig
+from signoff.transforms.parsing.parse_csv import ParseCsvConfig
+from signoff.transforms.parsing.parse_json import ParseJsonConfig
 from signoff.transforms.parsing.parse_key_value import ParseKeyValueConfig
 from signoff.transforms.parsing.parse_regex import ParseRegexConfig
+from signoff.transforms.sample import SampleConfig
 from signoff.transforms.select import SelectConfig
 from signoff.transforms.unfold import UnfoldConfig
 from signoff.transforms.validate import ValidateConfig
@@ -68,6 +71,13 @@ class Words(RowTransform):
 def half(row: dict[str, Any]) -> dict[str, Any] | None:
     return {"n": row["n"] // 2} if row["n"] % 2 == 0 else None
 
+
+def doubled(rows: DataFrame) -> DataFrame:
+    return rows.where("cast(n AS INT) > 3").selectExpr("cast(n AS INT) * 2 AS twice", "_origin")
+
+
+SAMPLED = "abgh"
+"""The half that the key decides on, the same on every machine."""
 
 EXAMPLES = {
     "columns": TransformExample(
@@ -130,12 +140,38 @@ EXAMPLES = {
         [{"key": "a", "value": "1"}],
         [{"line": "nothing"}],
     ),
+    "parse_json": TransformExample(
+        ParseJsonConfig.model_validate({"schema": "a INT, b ARRAY<STRING>", "column": "text"}),
+        "text STRING",
+        [{"text": '{"a": 1, "b": ["x"]}'}, {"text": '{"b": []}'}],
+        [{"a": 1, "b": ["x"]}, {"a": None, "b": []}],
+        [{"text": '{"a": 1'}, {"text": '{"a": "one"}'}],
+    ),
+    "parse_csv": TransformExample(
+        ParseCsvConfig.model_validate({"schema": "a INT, b STRING", "column": "line"}),
+        "line STRING",
+        [{"line": '1,"x, y"'}, {"line": ","}],
+        [{"a": 1, "b": "x, y"}, {"a": None, "b": None}],
+        [{"line": "one,x"}, {"line": "1"}],
+    ),
+    "sample": TransformExample(
+        SampleConfig(fraction=0.5, key="id"),
+        "id STRING",
+        [{"id": name} for name in "abcdefgh"],
+        [{"id": name} for name in SAMPLED],
+    ),
     "parse_key_value": TransformExample(
         ParseKeyValueConfig.model_validate({"schema": "a INT, b STRING", "column": "line"}),
         "line STRING",
         [{"line": "a=1 b=x"}],
         [{"a": 1, "b": "x"}],
         [{"line": "a=one"}],
+    ),
+    "frame": TransformExample(
+        PythonConfig.model_validate({"function": doubled}),
+        "n STRING",
+        [{"n": "4"}, {"n": "3"}],
+        [{"twice": 8}],
     ),
     "python": TransformExample(
         PythonConfig.model_validate({"function": half, "mode": "rows", "schema": "n INT"}),
