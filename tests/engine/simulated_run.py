@@ -13,6 +13,7 @@ exception that nobody catches: all objects are thrown away, and a new machine is
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -192,6 +193,9 @@ class Outside:
     down: set[str] = field(default_factory=set)
     full: set[str] = field(default_factory=set)
     """Buffers that take nothing."""
+    no_room: float = 0.0
+    """How often a link finds no room on the disk."""
+    disk: random.Random = field(default_factory=random.Random)
     told: dict[tuple[str, int], str] = field(default_factory=dict)
     answered: dict[str, dict[int, str]] = field(default_factory=dict)
     """Of other pipelines: what they said of rows of their link."""
@@ -726,10 +730,17 @@ class FusedNotes(LinkNotes):
 class FusedWriter(LogWriter):
     machine: ClassVar[Machine]
 
-    def append(self, events: pa.RecordBatch) -> int:
-        if events.num_rows == 0 and self._directory.name in self.machine.outside.full:
+    def append_all(self, pieces: Sequence[pa.RecordBatch]) -> int:
+        if not pieces and self._directory.name in self.machine.outside.full:
             raise LogFull("[log-full] it is full")
-        return super().append(events)
+        return super().append_all(pieces)
+
+    def _commit(self) -> None:
+        outside = self.machine.outside
+        if outside.no_room and outside.disk.random() < outside.no_room:
+            outside.story.append(f"{self._directory}: no room")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super()._commit()
 
     def abandon(self) -> None:
         """As if the process were killed: what is not synced is lost."""

@@ -69,7 +69,7 @@ class Run:
         random.seed(seed)  # of the jitter between two tries
         self.world: World = random_world(seed)
         self.model = Model(self.world)
-        self.outside = Outside(self.world, self.rng, verbose=SEED is not None)
+        self.outside = Outside(self.world, self.rng, verbose=SEED is not None, disk=random.Random(seed))
         self.directory = directory
         self.deadly = self.rng.random() < 0.7
         """Whether anything is killed."""
@@ -174,6 +174,7 @@ class Run:
                 self.outside.down ^= {sink.name}
             if self.rng.random() < 0.2:
                 self.outside.full ^= {f"{sink.name}.buffer"}
+        self.outside.no_room = self.outside.disk.choice((0.0, 0.0, 0.5))
         self.note(f"down: {sorted(self.outside.down)}, full: {sorted(self.outside.full)}")
 
     def answer(self, share: float) -> None:
@@ -267,6 +268,7 @@ class Run:
         """Nothing fails any more; all must come to its end."""
         self.outside.down.clear()
         self.outside.full.clear()
+        self.outside.no_room = 0.0
         for _ in range(_ENOUGH):
             for query in self.machine.queries.values():
                 self.machine.clock.now += 3.0

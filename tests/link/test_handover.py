@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
-from signoff.errors import Discarded, TransientError
+from signoff.errors import Discarded, LogError, TransientError
 from signoff.link.handover import HandoverSink, LinkPlace
 from signoff.link.notes import LinkNotes
 from signoff.log import LogReader, LogWriter, writer
+from signoff.log.head import HeadFile
 from signoff.sinks.contract import BatchRef, Part
 
 FIRST = BatchRef("incoming", 0, 10)
@@ -183,8 +185,55 @@ def test_events_that_found_no_room_on_the_disk_are_appended_once_there_is_some(
             hand_on(sink, SECOND, range(10, 20))
     hand_on(sink, SECOND, range(10, 20))
     hand_on(sink, FIRST, range(10))
-    assert ids(place) == [f"incoming/{n}" for n in range(20)]
+    assert ids(place) == [f"incoming/{n}" for n in (*range(10, 20), *range(10))]
     sink.release()
+
+
+@pytest.mark.parametrize("where", [(LogWriter, "_commit"), (HeadFile, "publish")])
+def test_rows_whose_commit_failed_do_not_go_out_by_another_commit_nor_at_the_end(
+    place: LinkPlace, monkeypatch: pytest.MonkeyPatch, where: tuple[type, str]
+) -> None:
+    sink = sink_at(place)
+    hand_on(sink, FIRST, range(2))
+    given_up = BatchRef("incoming", 0, 10, replay=2**32)
+    _fails_once(monkeypatch, where, lambda: hand_on(sink, given_up, range(3, 10)))
+    hand_on(sink, SECOND, range(10, 12))
+    _fails_once(monkeypatch, where, lambda: hand_on(sink, given_up, range(3, 10)))
+    sink.release()
+    assert ids(place) == [f"incoming/{n}" for n in (0, 1, 10, 11)]
+    assert LogReader(place.log).scan() == 4, "nor are they found later"
+    again = sink_at(place)
+    hand_on(again, given_up, range(3, 4))
+    assert ids(place)[4:] == ["incoming/3"], "when they are asked for again they are new"
+    again.release()
+
+
+@pytest.mark.parametrize("where", [(LogWriter, "_commit"), (HeadFile, "publish")])
+def test_a_sign_is_not_taken_for_a_row_whose_commit_failed(
+    place: LinkPlace, monkeypatch: pytest.MonkeyPatch, where: tuple[type, str]
+) -> None:
+    sink = sink_at(place)
+    hand_on(sink, FIRST, range(2))
+    _fails_once(monkeypatch, where, lambda: hand_on(sink, SECOND, range(10, 11)))
+    _fails_once(monkeypatch, where, lambda: sink.append_sign("~mark/1", b"{}"), LogError)
+    sink.append_sign("~mark/2", b"{}")
+    hand_on(sink, SECOND, range(10, 11))
+    assert ids(place) == ["incoming/0", "incoming/1", "~mark/2", "incoming/10"]
+    sink.release()
+
+
+def _fails_once(
+    monkeypatch: pytest.MonkeyPatch,
+    where: tuple[type, str],
+    what: Callable[[], object],
+    error: type[Exception] = TransientError,
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(error, match="log-no-space"):
+        patch.setattr(*where, full)
+        what()
 
 
 def test_a_pickled_sink_holds_nothing_open(place: LinkPlace) -> None:

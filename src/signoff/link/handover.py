@@ -5,6 +5,7 @@ message id is the row's id, and `position` says which event of the batch it was 
 alone writes the log, appends the parts of a batch together; a batch is in the log whole or not at all.
 
 A kill between any two steps leads to the same batch being handed on again: it is recognised by its note.
+A commit that fails leaves nothing behind, in the log or in memory: whoever is told so may give the rows up.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ class HandoverSink(Sink):
         self._log: LogWriter | None = None
         self._notes: LinkNotes | None = None
         self._latest = 0
+        self._noted: Handed | None = None
+        """A batch that could not be appended after it was noted. The next one takes its place."""
 
     kept: ClassVar[tuple[str, ...]] = ("_name", "_place", "_settings", "_when_full")
     """What goes to executors."""
@@ -146,13 +149,14 @@ class HandoverSink(Sink):
         origin = pa.nulls(1, pa.int64())
         sign = as_events(pa.array([payload], pa.binary()), pa.array([message_id]), origin)
         with self._lock:
-            log, _ = self._open()
-            log.append_all([sign])
-            log.sync()
+            log, notes = self._open()
+            if self._noted is not None:  # its rows are not in the log, and the sign must not be taken for one
+                notes.forget(self._noted)
+                self._noted = None
+            _append_now(log, [sign])
 
     def _append(self, batch: BatchRef, events: pa.Table) -> None:
         log, notes = self._open()
-        log.sync()  # of a batch that found no room on the disk the last time
         for known in notes.find(batch):
             if known.last <= log.durable_sequence:
                 events = self._without(known, events)
@@ -166,9 +170,10 @@ class HandoverSink(Sink):
         pieces = events.to_batches()
         origins = from_numpy(np.concatenate([origins_of(piece)[1] for piece in pieces]))
         last = first + events.num_rows
-        notes.note(Handed(self._name, batch, first, last, origins, self._made_from(batch)))
-        log.append_all(pieces)
-        log.sync()
+        self._noted = Handed(self._name, batch, first, last, origins, self._made_from(batch))
+        notes.note(self._noted)
+        _append_now(log, pieces)
+        self._noted = None
 
     def _made_from(self, batch: BatchRef) -> str:
         """What must be known of a batch if it is replayed, besides its rows."""
@@ -199,6 +204,16 @@ class HandoverSink(Sink):
             if half and last is not None:
                 notes.forget(last)  # what is appended next is no part of it, and must not be taken for it
         return self._log, self._notes
+
+
+def _append_now(log: LogWriter, pieces: Sequence[pa.RecordBatch]) -> None:
+    """Append durably, or not at all."""
+    try:
+        log.append_all(pieces)
+        log.sync()
+    except LogError:
+        log.withdraw()
+        raise
 
 
 class PartWriter(Writer):

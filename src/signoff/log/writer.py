@@ -4,7 +4,8 @@ Invariants:
 
 - What `durable_sequence` covers is fsynced; what it does not cover is in memory, and nowhere else
   once `sync` has returned or raised.
-- A failed `sync` leaves the segment as it was before and keeps the events: it can be called again.
+- A failed `sync` leaves the segment as it was before and keeps the events: it can be called again, or the
+  events can be taken back with `withdraw`.
 - Opening a log cuts off a torn tail (bytes that were written but never reported durable), and
   refuses a log that has lost bytes which were reported durable.
 
@@ -104,6 +105,7 @@ class LogWriter:
         self._clock_is_behind = False
         self._stray: Path | None = None
         self._published = 0
+        self._published_place: tuple[int, int, Place] = (0, 0, (None, None))
         try:
             self._head = HeadFile(self._directory)
             try:
@@ -176,13 +178,26 @@ class LogWriter:
             if self._pending:
                 self._commit()
             if self._published != self.durable_sequence:
-                self._head.publish(self.durable_sequence)
-                self._published = self.durable_sequence
+                self._publish()
         except OSError as error:
             self._fail(error)
         self._retry_at = self._failure = None
         self._roll_if_due()
         return self.durable_sequence
+
+    def withdraw(self) -> None:
+        """Take back what was appended and never reported durable: after a `sync` that failed, for who does
+        not try it again. Nobody has seen any of it, and nobody will."""
+        self._pending, self._pending_bytes = [], 0
+        self._retry_at = self._failure = None
+        if self.durable_sequence != self._published:
+            # Synced, but no reader could be told.
+            self._segment_end, self.durable_sequence, self.last = self._published_place
+            self._torn = True
+            with suppress(OSError):
+                os.ftruncate(self._segment, self._segment_end)
+                self._torn = False
+        self.next_sequence = self.durable_sequence
 
     @property
     def size_bytes(self) -> int:
@@ -223,8 +238,7 @@ class LogWriter:
         else:
             self._begin_segment(0, (None, None))
         self.next_sequence = self.durable_sequence
-        self._head.publish(self.durable_sequence)
-        self._published = self.durable_sequence
+        self._publish()
         self._roll_if_due()
         _ = self.size_bytes
 
@@ -297,6 +311,11 @@ class LogWriter:
         self.last = place_of_last(last)
         self._pending, self._pending_bytes = [], 0
 
+    def _publish(self) -> None:
+        self._head.publish(self.durable_sequence)
+        self._published = self.durable_sequence
+        self._published_place = self._segment_end, self.durable_sequence, self.last
+
     def _fail(self, error: OSError) -> NoReturn:
         """Undo a partial write. After a failed fsync too: what the disk holds then is unknown, and a
         second fsync of the same pages would report success."""
@@ -343,6 +362,7 @@ class LogWriter:
         self._stray = None
         self._segment, self._segment_first, self._segment_end = descriptor, first, ALIGNMENT
         self.durable_sequence, self.last = first, before
+        self._published_place = ALIGNMENT, first, before
 
     def _remove_stray(self) -> None:
         """A segment that was begun in vain must be gone before the one before it grows on."""
