@@ -19,6 +19,7 @@ from signoff.engine.split.boundaries import buffer_place
 from signoff.engine.split.division import all_boundaries
 from signoff.engine.split.stateful import WindowBoundary
 from signoff.engine.state_dir.buffers import read_buffers
+from signoff.errors import StateError
 from signoff.ledger.batch_state import Done, HandedOn
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import Outcome, RowOutcome, RowRef
@@ -154,6 +155,37 @@ def test_a_row_that_came_after_a_result_waits_for_the_next(tmp_path: Path, ledge
     bring = feedback(graph, boundary, ledger)
     bring.tend()
     assert ledger.open_batches(boundary.source)[0].owed == BitMap64([1])
+    bring.close()
+
+
+def test_what_the_ledger_could_not_take_is_told_later(
+    tmp_path: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, boundary = pipeline(tmp_path, "delivered")
+    rows, place = [row(0, "x"), row(0, "y"), row(0, "x")], buffer_place(graph, boundary.results.source)
+    put(buffer_place(graph, boundary.source), boundary.sink, BatchRef("incoming", 0, 9), rows)
+    wait(ledger, boundary, 3)
+    put(place, boundary.results.sink, BatchRef(boundary.source, 2, 2, 1), [result(0, "x")])
+    put(place, boundary.results.sink, BatchRef(boundary.source, 3, 3, 2), [result(0, "y"), result(0, "x")])
+    settle(ledger, boundary, 0, 3, [RowOutcome(RowRef(2), "table", Outcome.REFUSED, "no")])
+    bring = feedback(graph, boundary, ledger)
+    real, left = ledger.release, [1]
+
+    def full(*args: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise StateError("no room")
+        return real(*args)
+
+    for told in (0, 1):
+        with monkeypatch.context() as patch:
+            patch.setattr(ledger, "release", full)
+            left[0] = told
+            bring.tend()
+    bring.tend()
+    assert ledger.open_batches(boundary.source) == []
+    assert [one.row.sequence for one in ledger.exceptions(boundary.source, 0, 3)] == [2], "by the second"
+    assert bring.needed_from() > 3
     bring.close()
 
 

@@ -86,6 +86,7 @@ class ResultsFeedback(ABC):
             self._trouble = ""
         except SignoffError as error:
             whole = False
+            self._forget_waiting()  # of some it may be taken that they were told
             if (text := redact(str(error))) != self._trouble:
                 logger.warning(
                     'outcomes of the results of "%s" cannot be reported to their sources: %s',
@@ -144,6 +145,10 @@ class ResultsFeedback(ABC):
             return False
         state = known.sinks.get(self._sink)
         return known.settled or (state is not None and (state.done or state.handed_on is not None))
+
+    def _forget_waiting(self) -> None:
+        """Which rows wait is read from the ledger again, which knows who was told."""
+        self._loaded.clear()
 
     def _load(self) -> None:
         """Read which rows wait, of batches that are new."""
@@ -206,6 +211,10 @@ class WindowFeedback(ResultsFeedback):
         self._keys = boundary.window.keys
         self._waiting: dict[str, list[int]] = {}
         """By window and keys, the rows that wait for a result."""
+
+    def _forget_waiting(self) -> None:
+        super()._forget_waiting()
+        self._waiting.clear()
 
     def _wait(self, batch: BatchRef, rows: BitMap64) -> None:
         for number, row in self._read(self._rows_log, batch.start, batch.end):
