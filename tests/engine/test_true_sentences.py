@@ -20,7 +20,9 @@ from typing import Any
 
 import pytest
 
+from signoff.batch import BatchRef
 from signoff.engine.plan.lineage import made_from
+from signoff.engine.replay.batch import is_of_letters
 from signoff.engine.state_dir.removed_nodes import obstacle, stage_names
 from signoff.ledger import DeadLetter, drop_letters
 from signoff.ledger.explain import Explanation, Line, explain
@@ -81,6 +83,7 @@ class ToldRun(Run):
             self.settle_all()
             self.check_sentences()
             self.check_audit()
+            self.check_replayed_once()
         finally:
             self.machine.end()
 
@@ -346,6 +349,13 @@ class ToldRun(Run):
             and not self.model.may_lose(self.scripts[one.sink])
         ]
 
+    def check_replayed_once(self) -> None:
+        """Whatever was killed: a row that a replay has brought to a sink is brought by no other."""
+        for sink, published in self.outside.published.items():
+            replayed = [rows for key, rows in published.items() if _is_replay(key)]
+            twice = {row: n for row, n in Counter(r for rows in replayed for r in rows).items() if n > 1}
+            assert not twice, f"{sink} holds rows of several replays: {twice}"
+
     # -- what the status says
 
     def check_status(self, graph: Graph, found: dict[str, Counter[str]], owing: set[str]) -> None:
@@ -382,6 +392,11 @@ class ToldRun(Run):
         samples = [sample for metric in registry.collect() for sample in metric.samples]
         stored = sum(sample.value for sample in samples if sample.name == "signoff_dead_letters")
         assert stored == status["dead_letters"]
+
+
+def _is_replay(key: str) -> bool:
+    _, replayed, tag = key.rpartition("-replay")
+    return bool(replayed) and is_of_letters(BatchRef("", 0, 0, int(tag)))
 
 
 def run(seed: int, directory: Path) -> None:

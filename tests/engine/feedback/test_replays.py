@@ -13,6 +13,9 @@ from signoff.engine.replay.batch import new_replay, replay_name, replay_ref
 from signoff.ledger import DeadLetter, DeadLetters, Ledger, Outcome, RowOutcome, RowRef
 from signoff.ledger.batch_state import Done
 from signoff.ledger.batches import HandedOnOutcome
+from signoff.ledger.dead_letters import close_letters
+from signoff.ledger.letter import MOVED
+from signoff.ledger.outcome import Resolution
 from signoff.link.notes import Handed
 
 
@@ -28,13 +31,15 @@ def letters(tmp_path: Path) -> Iterator[DeadLetters]:
         yield found
 
 
-def handed_on(ledger: Ledger, letters: DeadLetters, *sinks: str) -> tuple[DeadLetter, Handed]:
+def handed_on(
+    ledger: Ledger, letters: DeadLetters, *sinks: str, stage: str = "rows"
+) -> tuple[DeadLetter, Handed]:
     """A letter of the step `rows` that was replayed, and whose row is in the buffer of `hook`."""
     ledger.open_batch("incoming", 0, 1, ["hook"])
-    dead = RowOutcome(RowRef(0), "rows", Outcome.DEAD_LETTERED, "not JSON")
+    dead = RowOutcome(RowRef(0), stage, Outcome.DEAD_LETTERED, "not JSON")
     ledger.record("incoming", 0, 1, delivered=BitMap64(), outcomes=[dead],
                   sinks={"hook": Done()}, owed=BitMap64())  # fmt: skip
-    letter = DeadLetter("incoming/0", "rows", "not JSON", b"{}")
+    letter = DeadLetter("incoming/0", stage, "not JSON", b"{}")
     letters.add([letter])
     letters.request_replay([letter])
     batch = new_replay("incoming", [letter])
@@ -72,13 +77,46 @@ def test_it_is_open_until_its_row_is_settled_and_then_delivered(ledger: Ledger, 
 
 
 @pytest.mark.parametrize("outside", [False, True])
-def test_what_is_refused_there_is_stored_again(ledger: Ledger, letters: DeadLetters, outside: bool) -> None:
+def test_what_is_refused_there_is_a_letter_of_the_sink_and_not_of_what_had_it_already(
+    ledger: Ledger, letters: DeadLetters, outside: bool
+) -> None:
     _, handed = handed_on(ledger, letters)
     outcome = Outcome.DEAD_LETTERED if outside else Outcome.REFUSED
-    tell(ledger, letters, handed, RowOutcome(RowRef(0), "hook", outcome, "no"), outside=outside)
-    assert state(ledger, letters) == ("stored", '"hook" refused it: no', {"dead_lettered": 1})
-    assert letters.get("incoming/0", "rows")[0].attempts == 2
-    assert letters_of(letters, handed) == [], "the next replay of it is another batch"
+    refused = RowOutcome(RowRef(0, "2"), "hook", outcome, "no")
+    tell(ledger, letters, handed, refused, outside=outside)
+    status, result, counts = state(ledger, letters)
+    assert (status, counts) == ("replayed", {"dead_lettered": 1}) and "no" in result
+    (new,) = letters.list()
+    assert (new.event_id, new.stage, new.reason) == ("incoming/0/2", "hook", '"hook" refused it: no')
+    assert (new.payload, new.first_reason) == (b"{}", 'at "rows": not JSON')
+    tell(ledger, letters, handed, refused, outside=outside)
+    assert [letter.key for letter in letters.list()] == [new.key], "may be told twice"
+    close_letters(ledger, letters, [Resolution(*new.key, Outcome.DELIVERED)])
+    assert state(ledger, letters)[2] == {"delivered": 1}
+
+
+def test_a_letter_of_the_sink_itself_is_stored_again_and_its_next_replay_is_another_batch(
+    ledger: Ledger, letters: DeadLetters
+) -> None:
+    letter, handed = handed_on(ledger, letters, stage="hook")
+    tell(ledger, letters, handed, RowOutcome(RowRef(0), "hook", Outcome.REFUSED, "no"))
+    (known,) = letters.list()
+    assert (known.key, known.status, known.attempts) == (letter.key, "stored", 2)
+    assert known.reason == '"hook" refused it: no' and letters_of(letters, handed) == []
+
+
+def test_what_is_refused_behind_one_sink_does_not_end_the_wait_for_another(
+    ledger: Ledger, letters: DeadLetters
+) -> None:
+    _, handed = handed_on(ledger, letters, "hook", "other")
+    tell(ledger, letters, handed, RowOutcome(RowRef(0), "hook", Outcome.REFUSED, "no"))
+    assert [(x.stage, x.status) for x in letters.list()] == [("rows", "handed"), ("hook", "stored")]
+    other = Handed("other", handed.batch, 3, 4, BitMap64([0]))
+    tell(ledger, letters, other, delivered=True)
+    status, result, counts = state(ledger, letters)
+    assert (status, counts) == ("replayed", {"dead_lettered": 1}) and result.startswith(MOVED)
+    close_letters(ledger, letters, [Resolution("incoming/0", "hook", Outcome.DROPPED)])
+    assert state(ledger, letters)[2] == {"delivered": 1}, "by the other sink"
 
 
 def test_what_is_dropped_there_is_dropped_and_says_where(ledger: Ledger, letters: DeadLetters) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pyroaring import BitMap64
 
+from signoff.engine.feedback.replays import give_back
 from signoff.engine.split.boundaries import buffer_place
 from signoff.engine.split.division import all_boundaries
 from signoff.engine.state_dir.identity import StateIdentity
@@ -26,14 +27,13 @@ from signoff.errors import LogError, StateError
 from signoff.intake import read_status
 from signoff.ledger.batch_state import Done
 from signoff.ledger.batches import HandedOnOutcome
-from signoff.ledger.dead_letters import DeadLetters, close_letters
+from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import (
     BUFFER,
     Account,
     EventId,
     Outcome,
-    Resolution,
     RowOutcome,
     RowRef,
 )
@@ -160,8 +160,8 @@ def _refusals(origins: BitMap64, stage: str, reason: str) -> list[RowOutcome]:
 
 
 def _release_fronts(graph: Graph, ledger: Ledger, name: str) -> None:
-    """Events whose rows were in a buffer wait for nothing there any more: they are refused. Letters whose
-    replayed rows were in it are stored again."""
+    """Events whose rows were in a buffer wait for nothing there any more: they are refused. For
+    letters whose replayed rows were in it there are letters of the sink."""
     buffer = name.removesuffix(BUFFER)
     reason = f'given up: the buffer "{buffer}" was reset'
     sinks = {boundary.sink for _, boundary in all_boundaries(graph) if boundary.source == name} | {buffer}
@@ -173,9 +173,9 @@ def _release_fronts(graph: Graph, ledger: Ledger, name: str) -> None:
                     answer = HandedOnOutcome(rows, BitMap64(), BitMap64(), refusals, at_once=True)
                     ledger.release(source, known.ref.start, known.ref.end, sink, answer)
     with DeadLetters(graph.state / "dead_letters.db") as letters:
-        handed = [x for x in letters.each(statuses=("handed",), brief=True) if sinks & set(x.handed)]
-        again = [Resolution(*letter.key, Outcome.DEAD_LETTERED, reason) for letter in handed]
-        close_letters(ledger, letters, again)
+        for letter in letters.list(statuses=("handed",), brief=True):
+            for sink in sinks & set(letter.handed):
+                give_back(ledger, letters, letter, sink, reason)
     place = buffer_place(graph, name)
     if place.database.exists():
         notes = LinkNotes(place.database)

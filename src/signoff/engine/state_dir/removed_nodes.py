@@ -118,7 +118,8 @@ def give_up_handed(graph: Graph, ledger: Ledger, sink: str) -> int:
 
 
 def take_back_letters(graph: Graph, ledger: Ledger, letters: DeadLetters, sink: str) -> int:
-    """Store letters again whose replayed rows were handed on over such a link; returns how many."""
+    """Store letters again whose replayed rows were handed on over such a link; returns how many. They stay
+    letters of their stage, since one of a sink that is gone could not be replayed."""
     found = [letter for name, letter in _unanswered_letters(graph, letters) if name == sink]
     reason = UNANSWERED.format(sink)
     close_letters(ledger, letters, [Resolution(*x.key, Outcome.DEAD_LETTERED, reason) for x in found])
