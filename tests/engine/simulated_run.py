@@ -48,13 +48,14 @@ from signoff.engine.plan.compile import ErrorPlan, Plan, SinkDelivery, SinkPlan
 from signoff.engine.plan.duplicates import Duplicates, repeats_in
 from signoff.engine.plan.retried_steps import retried_steps
 from signoff.engine.query.base import stage_policies
+from signoff.engine.replay.batch import is_of_letters
 from signoff.engine.split.division import divide
 from signoff.errors import LogFull, TransientError
 from signoff.ledger import DeadLetters, Follower, Ledger
 from signoff.ledger.fates import Fates
 from signoff.link import handover
 from signoff.link.handover import HandoverConfig, HandoverSink
-from signoff.link.notes import LinkNotes
+from signoff.link.notes import Handed, LinkNotes
 from signoff.link.sink import PipelineSinkConfig
 from signoff.log import LogReader, LogWriter, trim
 from signoff.log.event_schema import EVENT_SCHEMA
@@ -201,6 +202,8 @@ class Outside:
     """Of other pipelines: what they said of rows of their link."""
     lettered: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     """Reasons for which letters were stored, by event id and stage."""
+    replayed: dict[str, dict[str, set[str]]] = field(default_factory=dict)
+    """By sink that hands rows on: rows by the replay by which they came into the log."""
     kills: int = 0
     verbose: bool = False
     story: list[str] = field(default_factory=list)
@@ -565,6 +568,8 @@ class Machine:
         self.handovers: list[HandoverSink] = []
         self.repeats: list[Duplicates] = []
         self.feedback: list[LinkFeedback] = []
+        self.noted: Handed | None = None
+        """What is about to be appended to a link."""
         self.parts: list[Any] = []
         """What the engine's queries share, one for each part of the pipeline."""
         self._patches = ExitStack()
@@ -587,7 +592,13 @@ class Machine:
             self.queries |= {name: Query(self, part, name, entries) for name in part.sources}
             shared = {"graph": part, "sinks": entries, "ledger": self.ledger, "letters": self.letters}
             self.parts.append(SimpleNamespace(**shared))
-        self.feedback = build_link_feedback(graph, parts, self.ledger, self.queries)  # type: ignore[arg-type]
+        self.feedback = build_link_feedback(
+            graph,
+            parts,
+            self.ledger,
+            self.queries,
+            self.letters,  # type: ignore[arg-type]
+        )
         for sink in self.handovers:
             sink.prepare()
         for query in self.queries.values():
@@ -719,6 +730,7 @@ class FusedNotes(LinkNotes):
     def note(self, handed: Any) -> None:
         self.machine.point("before the note", locked=True)
         super().note(handed)
+        self.machine.noted = handed
         self.machine.point("after the note", locked=True)
 
     def forget(self, handed: Any) -> None:
@@ -740,7 +752,11 @@ class FusedWriter(LogWriter):
         if outside.no_room and outside.disk.random() < outside.no_room:
             outside.story.append(f"{self._directory}: no room")
             raise OSError(errno.ENOSPC, "No space left on device")
+        ids = {one for piece in self._pending for one in piece.column("message_id").to_pylist()}
         super()._commit()
+        noted = self.machine.noted
+        if noted is not None and is_of_letters(noted.batch):
+            outside.replayed.setdefault(noted.sink, {}).setdefault(noted.batch.key, set()).update(ids)
 
     def abandon(self) -> None:
         """As if the process were killed: what is not synced is lost."""

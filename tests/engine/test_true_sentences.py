@@ -27,7 +27,7 @@ from signoff.engine.state_dir.removed_nodes import obstacle, stage_names
 from signoff.ledger import DeadLetter, drop_letters
 from signoff.ledger.explain import Explanation, Line, explain
 from signoff.ledger.letter import OPEN
-from signoff.ledger.outcome import BUFFER, EventId, RowRef
+from signoff.ledger.outcome import BUFFER, EventId, RowRef, edition
 from signoff.ledger.resubmission import resubmit, why_not
 from signoff.log import LogReader
 from signoff.operate.replay import End, end_of
@@ -102,7 +102,9 @@ class ToldRun(Run):
 
     def drop_by_hand(self) -> None:
         letters = self.machine.letters
-        chosen = [x for x in letters.list(statuses=("stored",)) if self.rng.random() < 0.3]
+        chosen = [x for x in letters.list(statuses=("stored", "replaying")) if self.rng.random() < 0.3]
+        letters.take_for_drop(chosen)  # those whose replay was killed
+        chosen = [replace(x, status="stored") for x in chosen]
         if chosen:
             drop_letters(self.machine.ledger, letters, chosen)
             self.by_hand |= {x.key for x in chosen}
@@ -125,6 +127,8 @@ class ToldRun(Run):
         chosen = [x for x in letters.list(statuses=("stored",)) if self.rng.random() < 0.7]
         unfit = {x.key: why for x in chosen if (why := obstacle(names, x, {}))}
         letters.request_replay([x for x in chosen if x.key not in unfit])
+        if self.rng.random() < 0.2:
+            letters.withdraw(letters.list(statuses=("replaying",)))
         self.note(f"replay, mended {self.world.mended}: {sorted(x.key for x in chosen)}")
         replay_letters(self.machine)
         for _ in range(5):  # what was handed on is settled behind its log
@@ -271,7 +275,10 @@ class ToldRun(Run):
         if "failed at a later stage" in line.text:
             row = EventId.parse(line.event_id)
             later = [key for key in self.outside.lettered if key[1] != name or BUFFER in key[0]]
-            assert any(self.is_of(key, row) for key in later), "there is no such letter"
+            known = any(self.is_of(key, row) for key in later)
+            # A resubmission that was killed: the corrected event is there, and the old letter is not closed.
+            known |= "or resubmitted" in line.text and self.is_corrected(row, name)
+            assert known, "there is no such letter"
 
     def check_taken(self, source: str, number: int, story: Explanation, places: list[str]) -> None:
         """Rows that had come to a sink that is gone: it has them, or the one in its place."""
@@ -290,6 +297,12 @@ class ToldRun(Run):
         if letter.source.endswith(BUFFER):
             return True
         return letter.source == row.source and row.row.holds(letter.row)
+
+    def is_corrected(self, row: EventId, stage: str) -> bool:
+        """Whether a corrected event has a letter of the same stage."""
+        events = [EventId.parse(event_id) for event_id, of in self.outside.lettered if of == stage]
+        same = [each for each in events if (each.source, each.sequence) == (row.source, row.sequence)]
+        return any(edition(each.child) not in ("", edition(row.child)) for each in same)
 
     def check_letter(self, letter: DeadLetter) -> None:
         reasons = self.outside.lettered[letter.key]
@@ -355,6 +368,10 @@ class ToldRun(Run):
             replayed = [rows for key, rows in published.items() if _is_replay(key)]
             twice = {row: n for row, n in Counter(r for rows in replayed for r in rows).items() if n > 1}
             assert not twice, f"{sink} holds rows of several replays: {twice}"
+        for sink, handed in self.outside.replayed.items():
+            for row, times in Counter(row for rows in handed.values() for row in rows).items():
+                tries = sum(letter.attempts for letter in self.machine.letters.get(row, sink))
+                assert times <= 1 + tries, f"{row} was replayed into the log behind {sink} {times} times"
 
     # -- what the status says
 

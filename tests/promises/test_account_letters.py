@@ -246,3 +246,34 @@ def test_a_letter_that_goes_through_a_buffer_is_closed_by_what_becomes_of_it_the
     running.terminate()
     account = product.account()
     assert (account["delivered"], account["dropped"], account["dead_lettered"]) == (2, 1, 0)
+
+
+@pytest.mark.case(40, 44)
+def test_what_is_refused_behind_a_buffer_in_a_replay_is_replayed_to_that_sink_alone(inline, webhook):
+    def pipeline(schema: str) -> dict[str, Any]:
+        return {
+            "sources": {"incoming": FILES},
+            "transforms": {"rows": {"type": "parse_json", "input": "incoming", "schema": schema}},
+            "sinks": {
+                "hook": hook(webhook, buffer={}, on_failure="refuse"),
+                "archive": {"type": "files", "input": "rows", "path": "out"},
+            },
+        }
+
+    product = inline(**pipeline("n INT"))
+    product.put("1.jsonl", [{"n": 1}, {"n": "two"}])
+    assert product.run_once().code == 0
+    refuses = webhook.answer(422, body="no such thing")
+    product.write(pipeline("n STRING"))
+    running = product.start()
+    done = letters_command(product, "replay", "incoming/1", "--json")
+    assert done.code == 1 and json.loads(done.answer)["letters"][0]["outcome"] == "failed_later"
+    (letter,) = product.dead_letters()
+    assert (letter["event_id"], letter["stage"]) == ("incoming/1", "hook")
+    assert "no such thing" in letter["reason"] and product.account()["dead_lettered"] == 1
+    refuses.stop()
+    assert letters_command(product, "replay", "incoming/1").code == 0
+    running.terminate()
+    assert sorted(row["event_id"] for row in product.rows()) == ["incoming/0", "incoming/1"]
+    assert webhook.accepted_ids == ["incoming/0", "incoming/1"]
+    assert product.account()["delivered"] == 2 and product.dead_letters() == []

@@ -50,6 +50,8 @@ def replay_letters(
     except BaseException as error:
         if RunLock(graph.state).held_by() is None:
             letters.withdraw(chosen)
+            if left := _left(letters, chosen):
+                say(f"{left} are half replayed: the next replay or run finishes them", err=True)
             raise
         if not isinstance(error, StateError):
             raise

@@ -12,9 +12,9 @@ has one for each, with that event, and all with the same child: they are replaye
 (`whole`). The ledger moves an origin's count
 *before* its letter is closed (`close_letters`, `drop_letters`): a crash in between leaves a letter too
 many, which is replayed or dropped again, never an origin whose letter is gone. The rows of a replay are
-handed to sinks under the name of a batch, which is noted before (`claim`): after a crash the same letters are
-replayed under the same name; if some are not to be replayed any more, under another one. A letter that does
-not hold the whole event (`incomplete`) is not replayed.
+handed to sinks under the name of a batch, which is noted before (`claim`): until it is known what became of
+them they are replayed under this name and together, also if some were dropped meanwhile, and no other letter
+is. A letter that does not hold the whole event (`incomplete`) is not replayed.
 """
 
 from __future__ import annotations
@@ -245,11 +245,20 @@ class DeadLetters:
         """What the engine is asked to replay, oldest first; asked again until each is resolved."""
         return self.list(statuses=("replaying",), limit=limit, brief=brief)
 
-    def withdraw(self, letters: Iterable[DeadLetter], *, handed: bool = False) -> int:
-        """Take back a request for replay. Only while no run is alive: it may be working on it. `handed`: also
-        of those whose rows are in another log, whatever becomes of them there."""
-        statuses = "('replaying', 'handed')" if handed else "('replaying')"
-        return self._mark(letters, "stored", f"status IN {statuses}", also=", batch = '', handed = ''")
+    def withdraw(self, letters: Iterable[DeadLetter]) -> int:
+        """Take back a request for replay. Only while no run is alive: it may be working on it. What was
+        claimed for a batch stays requested: its rows may be at some sinks, and the same batch must finish."""
+        return self._mark(letters, "stored", "status = 'replaying' AND batch = ''")
+
+    def take_for_drop(self, letters: Iterable[DeadLetter]) -> int:
+        """Have letters that are replayed, or whose rows are in another log, stored to be dropped, whatever
+        becomes of their rows. Only while no run is alive. They keep the name of their batch, under which the
+        others that were claimed for it are replayed."""
+        return self._mark(letters, "stored", "status IN ('replaying', 'handed')", also=", handed = ''")
+
+    def is_resolved(self, source: str, batch: str) -> bool:
+        """Whether it is known what became of a batch of letters: of all of them at once."""
+        return any(x.status in ("replayed", "handed") for x in self.of_batch(source, batch, brief=True))
 
     def resolve(self, event_id: str, stage: str, outcome: Outcome, reason: str = "") -> None:
         """Mark one letter after its replay; the engine calls `close_letters`: it tells the ledger first."""

@@ -126,7 +126,7 @@ def drop_chosen(graph: Graph, asked: Choice) -> Dropped:
     ):
         chosen: Sequence[DeadLetter] = open_of_choice(graph, letters, asked)
         if chosen and RunLock(state).held_by() is None:
-            letters.withdraw(chosen, handed=True)
+            letters.take_for_drop(chosen)
             chosen = [replace(letter, status="stored") for letter in chosen]
         return Dropped(len(chosen), drop_letters(ledger, letters, chosen))
 

@@ -1,7 +1,8 @@
-"""The batch as which letters are replayed: its name says which they are, so it is the same after a crash.
+"""The batch as which letters are replayed: it has a name of its own, which is kept with the letters.
 
 Sinks that publish whole batches, and links, know by it what they have already: what comes again under a name
-takes the place of what came before. So a name is of these letters, all of them and no others.
+takes the place of what came before. So a name is of these letters and no others, and no others get it, until
+it is known what became of them.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from signoff.engine.plan.compile import Plan, compile_source
 from signoff.engine.plan.failure_reasons import explained
 from signoff.engine.plan.task_report import RESULT_DDL, ReportKind, TaskReport, from_table
 from signoff.engine.query.base import Shared, stage_policies, uniting_steps, windows_at
-from signoff.engine.replay.batch import new_replay, replay_name
+from signoff.engine.replay.batch import new_replay, replay_name, replay_ref
 from signoff.engine.replay.verdict import DELIVERED, ReplayReports, Verdict, judge_letters
 from signoff.engine.spark.cluster import Cluster
 from signoff.engine.spark.stack_traces import last_line
@@ -102,7 +102,7 @@ class Replayer:
         for (source, stage, batch), letters in groups.items():
             owners = [part for part in self.parts if source in part.graph.sources]
             self.shared = owners[0] if owners else self.parts[0]
-            for part in self._apart(source, letters):
+            for part in [letters] if batch else self._apart(source, letters):
                 divisible = not batch and not any(is_united(letter.child) for letter in part)
                 if loaded := self._loaded(part, _BYTES_AT_ONCE if divisible else None):
                     self._group(source, stage, loaded)
@@ -187,11 +187,14 @@ class Replayer:
                 window.forget_batch(batch)
 
     def _batch_of(self, source: str, letters: Sequence[DeadLetter]) -> BatchRef:
-        """The batch they are replayed as: the same one if a crash has interrupted that before. If some of its
-        letters are not among them any more, it is another one: it must not take the place of their rows."""
+        """The batch they are replayed as: the one they were claimed for if that was interrupted, also if some
+        of its letters were dropped since. If it is known what became of others of it, it is another one: it
+        must not take the place of their rows."""
+        store, names = self.shared.letters, {letter.batch for letter in letters}
+        if len(names) == 1 and (name := names.pop()) and not store.is_resolved(source, name):
+            return replay_ref(source, name)
         batch = new_replay(source, letters)
-        if {letter.batch for letter in letters} != {replay_name(batch)}:
-            self.shared.letters.claim(letters, replay_name(batch))
+        store.claim(letters, replay_name(batch))
         return batch
 
     def _deliver_batch(
