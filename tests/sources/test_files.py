@@ -828,6 +828,186 @@ def test_what_a_crash_left_aside_is_put_back_and_finished(tmp_path: Path, folder
     source.close()
 
 
+# A file whose name was given to another one while it was aside
+
+
+def put_aside(base: Path, source: Source) -> Path:
+    """As a kill leaves it: renamed aside, and nothing else done."""
+    (file,) = source._registry.files.values()  # type: ignore[attr-defined]
+    aside = file_moves.aside_of(base / file.path, source._registry.token, file.unit)  # type: ignore[attr-defined]
+    (base / file.path).rename(aside)
+    return aside
+
+
+@pytest.mark.case(24)
+@pytest.mark.parametrize("way", ["delete", "move"])
+@pytest.mark.parametrize("kills", [1, 3])
+def test_a_file_whose_name_was_taken_while_it_was_aside_is_not_read_again_after_a_kill(
+    tmp_path: Path, folder: Path, way: str, kills: int
+) -> None:
+    path = folder / "a.jsonl"
+    path.write_text("1\n2\n")
+    source = opened(tmp_path, on_acknowledge=way)
+    batches = drain(source)
+    log(source, batches)
+    aside = put_aside(tmp_path, source)
+    path.write_text("3\n")
+    for kill in range(kills):
+        source.close()
+        source = opened(tmp_path, resume_after(batches), on_acknowledge=way)
+        if kill < kills - 1:  # killed again with the file aside, and its next name was taken, too
+            (free,) = (file for file in folder.glob("a-*.jsonl") if file.read_text() == "1\n2\n")
+            free.rename(aside)
+            free.write_text("3\n")
+    found = drain(source)
+    assert payloads(found) == [b"3"] * kills
+    log(source, found, 2)
+    source.settle(acknowledged(*range(2 + kills)))
+    assert source.drained()
+    assert list(folder.glob("*.jsonl")) == []
+    assert len(list(folder.glob("acknowledged/*"))) == (kills + 1 if way == "move" else 0)
+    source.close()
+
+
+@pytest.mark.case(24)
+def test_a_kill_between_the_two_steps_of_putting_a_file_back_makes_it_no_other_file(
+    tmp_path: Path, folder: Path
+) -> None:
+    path = folder / "a.jsonl"
+    path.write_text("1\n")
+    source = opened(tmp_path, on_acknowledge="delete")
+    batches = drain(source)
+    log(source, batches)
+    os.link(put_aside(tmp_path, source), path)
+    source.close()
+    source = opened(tmp_path, resume_after(batches), on_acknowledge="delete")
+    assert [file.name for file in folder.iterdir()] == ["a.jsonl"]
+    assert drain(source) == []
+    source.settle(acknowledged(0))
+    assert list(folder.iterdir()) == []
+    source.close()
+
+
+def test_a_file_aside_is_put_back_also_when_files_are_kept_by_now(tmp_path: Path, folder: Path) -> None:
+    path = folder / "a.jsonl"
+    path.write_text("1\n")
+    source = opened(tmp_path, on_acknowledge="delete")
+    batches = drain(source)
+    log(source, batches)
+    put_aside(tmp_path, source)
+    source.close()
+    source = opened(tmp_path, resume_after(batches))
+    assert path.read_text() == "1\n"
+    assert drain(source) == []
+    source.close()
+
+
+def test_a_file_that_cannot_be_moved_is_not_read_again_if_its_name_was_taken_meanwhile(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "a.jsonl"
+    path.write_text("1\n")
+    monkeypatch.setattr(file_settling, "PATIENCE_S", 0.0)
+    source = opened(tmp_path, once=False, on_acknowledge="move")
+    log(source, drain(source, patience=5))
+
+    def fails(*_: object) -> Path:
+        path.write_text("2\n")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(file_settling, "move", fails)
+        source.settle(acknowledged(0))
+    found, end = serve(source, 1)
+    assert found == [b"2"]
+    assert end == 2
+    while not source.drained():
+        source.tend()
+    assert list(folder.glob("*.jsonl")) == []
+    moved = sorted(file.read_text() for file in (folder / "acknowledged").iterdir())
+    assert moved == ["1\n", "2\n"]
+    source.close()
+
+
+@pytest.mark.parametrize("change", ["touched", "grown", "rewritten"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_file_that_changes_while_it_is_aside_and_its_name_is_taken_is_read_as_far_as_it_is_new(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, change: str, restarted: bool
+) -> None:
+    path, text = folder / "a.jsonl", lines(LARGE, "a")
+    path.write_text(text)
+    source = opened(tmp_path, once=False, on_acknowledge="delete")
+    batches = drain(source, patience=5)
+    log(source, batches)
+    os.utime(path, (1, 1))  # so that it is compared
+    monkeypatch.setattr(file_content, "STEP_BYTES", 4096)
+    hash_on, steps = file_content.ContentFile.hash_on, 0
+
+    def late(self: file_content.ContentFile, upto: int | None = None) -> bool:
+        nonlocal steps
+        ended, steps = hash_on(self, upto), steps + 1
+        if steps == 1:
+            path.write_text("next\n")
+            if change == "grown":
+                os.pwrite(descriptor, b"more\n", len(text))
+            elif change == "rewritten":
+                os.pwrite(descriptor, b"b", 0)
+            os.utime(self.path, (2, 2))
+        return ended
+
+    descriptor = os.open(path, os.O_RDWR)
+    with monkeypatch.context() as patched:
+        patched.setattr(file_content.ContentFile, "hash_on", late)
+        source.settle(acknowledged(*range(LARGE)))
+        while steps < 1 or source._put_away._checked is not None:  # type: ignore[attr-defined]
+            source.tend()
+    os.close(descriptor)
+    if restarted:
+        source.close()
+        source = opened(tmp_path, resume_after(batches), once=False, on_acknowledge="delete")
+        source.settle(acknowledged(*range(LARGE)))
+    found, _ = serve(source, LARGE)
+    again = [b"b" + text.encode()[1:10], *text.encode().split()[1:]]
+    new = {"touched": [], "grown": [b"more"], "rewritten": again}[change]
+    assert sorted(found) == sorted([*new, b"next"])
+    while not source.drained():
+        source.tend()
+    assert list(folder.iterdir()) == []
+    source.close()
+
+
+def test_a_free_name_is_none_under_which_another_file_was_read(tmp_path: Path, folder: Path) -> None:
+    (folder / "a-1.jsonl").write_text("other\n")
+    os.utime(folder / "a-1.jsonl", (1, 1))
+    source = opened(tmp_path, path="in/a-*.jsonl")
+    batches = drain(source)
+    log(source, batches)
+    source.settle(acknowledged(0))
+    source.close()
+    (folder / "a-1.jsonl").unlink()  # kept, and away for now: it is still known
+    (folder / "a.jsonl").write_text("1\n")
+    source = opened(tmp_path, resume_after(batches), path="in/*.jsonl", on_acknowledge="delete")
+    more = drain(source)
+    assert payloads(more) == [b"1"]
+    log(source, more, 1)
+    batches += more
+    file = source._registry.newest["in/a.jsonl"]  # type: ignore[attr-defined]
+    token = source._registry.token  # type: ignore[attr-defined]
+    source.close()
+    (folder / "a.jsonl").rename(file_moves.aside_of(folder / "a.jsonl", token, file.unit))
+    (folder / "a.jsonl").write_text("2\n")
+    for _ in range(2):
+        source = opened(tmp_path, resume_after(batches), path="in/*.jsonl", on_acknowledge="delete")
+        more = drain(source)
+        batches += more
+        log(source, more, 2) if more else None
+        source.close()
+    assert payloads(batches) == [b"other", b"1", b"2"]
+
+
+# Files that go on
+
+
 def test_copy_and_truncate_loses_nothing_that_is_written_afterwards(tmp_path: Path, folder: Path) -> None:
     path = folder / "a.jsonl"
     path.write_text(lines(LARGE, "a"))

@@ -3,7 +3,8 @@ power cut.
 
 A file is first renamed aside, to a hidden name next to it. From then on nobody can put another file in its
 place, so what is looked at is what goes: if it is not the file that was read, it is put back. A file that
-a crash left aside is put back by the next run, which does it all again.
+a crash left aside is put back by the next run, which does it all again. If another file has its name by
+then, it gets a free one, which whoever knows the file by its name must note first (see `settling`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import ctypes
 import errno
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,20 +31,22 @@ def aside_of(path: Path, token: str, unit: int) -> Path:
     return path.with_name(f".{token}-{unit}{ASIDE}")
 
 
-def put_back(aside: Path, path: Path) -> Path | None:
-    """Give the file its name again, or the next free one if that is taken by now; None if it is not there."""
+def put_back(aside: Path, path: Path) -> None:
+    """Give the file its name again, if it is there. Raises FileExistsError if another file has that name."""
     try:
         os.link(aside, path, follow_symlinks=False)
     except FileExistsError:
-        return _rename(aside, path.parent, path.name)
+        if os.path.samestat(aside.lstat(), path.lstat()):  # killed between the two steps
+            aside.unlink()
+            return
+        raise
     except FileNotFoundError:
-        return None
+        return
     except OSError:  # no hard links here
         with suppress(FileNotFoundError):
-            return _rename(aside, path.parent, path.name)
-        return None
+            _rename_to_free(aside, path)
+        return
     aside.unlink()
-    return path
 
 
 def move(aside: Path, name: str, directory: Path) -> Path:
@@ -80,27 +83,31 @@ def sync(directories: Iterable[Path]) -> None:
 def _rename(path: Path, directory: Path, name: str) -> Path:
     """Rename to a free name. What another process puts there in the meantime is not overwritten."""
     while True:
-        target = _free_name(directory, name)
+        target = free_name(directory, name)
         with suppress(FileExistsError):
             _rename_to_free(path, target)
             return target
 
 
-def _free_name(directory: Path, name: str) -> Path:
-    """Found in few looks, however many of the name there are: the numbers up to the free one are doubled,
-    then halved."""
+def exists(path: Path) -> bool:
+    return os.path.lexists(path)
+
+
+def free_name(directory: Path, name: str, taken: Callable[[Path], bool] = exists) -> Path:
+    """`name`, or a free `name-1`, `name-2`, … Found in few looks, however many of the name there are: the
+    numbers up to the free one are doubled, then halved."""
     stem, dot, suffixes = name.partition(".")
 
     def numbered(number: int) -> Path:
         return directory / (f"{stem}-{number}{dot}{suffixes}" if number else name)
 
-    taken, free = -1, 0
-    while os.path.lexists(numbered(free)):
-        taken, free = free, free * 2 + 1
-    while free - taken > 1:
-        middle = (taken + free) // 2
-        if os.path.lexists(numbered(middle)):
-            taken = middle
+    last, free = -1, 0
+    while taken(numbered(free)):
+        last, free = free, free * 2 + 1
+    while free - last > 1:
+        middle = (last + free) // 2
+        if taken(numbered(middle)):
+            last = middle
         else:
             free = middle
     return numbered(free)

@@ -222,6 +222,19 @@ class FileRegistry:
             if self.newest.get(file.path) is file:
                 del self.newest[file.path]
 
+    def rename(self, file: Known, path: str) -> None:
+        """The file has another name from now on, and so have parts of it that were read before."""
+        parts = [one for one in self.files.values() if one.path == file.path and one.unit <= file.unit]
+        with self._transaction():
+            self._db.executemany(
+                "UPDATE files SET path = ? WHERE unit = ?", [(_column(path), one.unit) for one in parts]
+            )
+        if self.newest.get(file.path) is file:
+            del self.newest[file.path]
+        for one in parts:
+            one.path = path
+        self.newest[path] = file
+
     def note(self, note: Note) -> None:
         """Remember how far a file was read. Survives a kill; costs no fsync, so perhaps not a power cut."""
         self._db.execute("PRAGMA synchronous=NORMAL")

@@ -2,7 +2,8 @@
 
 What it keeps: a settlement looks only at the files it touches, so settling n files costs n steps however
 they come. Files are put away a few milliseconds at a time, since the intake has one thread; the rest
-waits for the next call. Only the very file that was read is moved or deleted (see `moves`).
+waits for the next call. Only the very file that was read is moved or deleted (see `moves`). A file that
+comes back under another name, because another file has its own by now, keeps its row: it is not read again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from pyroaring import BitMap64
 
 from signoff.sources.files.content import ContentFile, Stamp
-from signoff.sources.files.moves import aside_of, move, put_back, sync
+from signoff.sources.files.moves import aside_of, exists, free_name, move, put_back, sync
 from signoff.sources.files.registry import ANY_INODE, FileRegistry, Known
 
 logger = logging.getLogger(__name__)
@@ -159,12 +160,10 @@ class PutAway:
         self._queue.append(file)
 
     def restore(self, files: list[Known]) -> None:
-        """Put back what a crash left aside."""
+        """Put back what a crash left aside, also if such files are kept by now."""
         for file in files:
-            path = self._base / file.path
-            aside = self._aside(file)
-            if self._policy_of(file) and os.path.lexists(aside):
-                put_back(aside, path)
+            if os.path.lexists(self._aside(file)):
+                self._put_back(file)
 
     def work(self) -> list[Known]:
         """Put files away for a moment, at least a few; returns those that are done with."""
@@ -224,7 +223,7 @@ class PutAway:
         logger.warning("%s", self.trouble)
         self._close_check()
         with suppress(OSError):
-            put_back(self._aside(file), self._base / file.path)
+            self._put_back(file)
         self._failed.append(file)
         self._retry_at = time.monotonic() + PATIENCE_S
 
@@ -232,6 +231,8 @@ class PutAway:
         """One step with one file; whether it is finished."""
         if self._checked is not None:
             return self._check(file)
+        if os.path.lexists(self._aside(file)):  # it could not be put back when this was tried before
+            self._put_back(file)
         later = self._registry.newest.get(file.path)
         if later is not None and later is not file:
             if later.begin > 0 and file.refused and not later.refused:
@@ -241,9 +242,6 @@ class PutAway:
         if not self._policy_of(file):
             return self._leave(file, gone=False)
         path, aside = self._base / file.path, self._aside(file)
-        if os.path.lexists(aside):  # it could not be put back when this was tried before
-            self._touched.add(path.parent)
-            put_back(aside, path)
         try:
             before = Stamp.of(path.stat())
             if file.inode not in (before.inode, ANY_INODE):
@@ -261,8 +259,9 @@ class PutAway:
         elif file.inode in (now.inode, ANY_INODE) and now.size == file.size and file.digest is not None:
             self._checked = file, ContentFile(aside)
             return self._check(file)
-        put_back(aside, path)
-        return self._leave(file, gone=file.inode not in (now.inode, ANY_INODE))
+        another = file.inode not in (now.inode, ANY_INODE)
+        self._put_back(file, is_it=not another)
+        return self._leave(file, gone=another)
 
     def _check(self, file: Known) -> bool:
         """Whether the file that is aside holds what was read, a step at a time."""
@@ -276,11 +275,33 @@ class PutAway:
         aside = self._aside(file)
         if same and quiet:
             return self._take(file, aside)
-        put_back(aside, self._base / file.path)
+        self._put_back(file)
         if same:  # what was compared already may hold something else by now
             self._queue.append(file)
             return True
         return self._leave(file, gone=False)
+
+    def _put_back(self, file: Known, *, is_it: bool = True) -> None:
+        """Give a file that is aside its name again, or a free one if another file has it by now.
+
+        `is_it`: as far as is known it is the file that was read, and its row has its new name before the
+        file has: without a row it would be read again. A crash in between leaves it aside, to come back
+        under the new name; that it is aside must be durable by then, or it would be back under the old one.
+        """
+        aside, path = self._aside(file), self._base / file.path
+        self._touched.add(path.parent)
+
+        def taken(one: Path) -> bool:  # also by a file that is known and may come back
+            return exists(one) or _renamed(file, one.name) in self._registry.newest
+
+        while True:
+            try:
+                return put_back(aside, path)
+            except FileExistsError:
+                path = free_name(path.parent, path.name, taken)
+            if is_it:
+                sync([path.parent])
+                self._registry.rename(file, _renamed(file, path.name))
 
     def _close_check(self) -> None:
         if self._checked is not None:
@@ -313,6 +334,10 @@ class PutAway:
 
     def _aside(self, file: Known) -> Path:
         return aside_of(self._base / file.path, self._registry.token, file.unit)
+
+
+def _renamed(file: Known, name: str) -> str:
+    return os.path.join(os.path.dirname(file.path), name)  # noqa: PTH118, PTH120  (as the search spells it)
 
 
 def _next(sequences: BitMap64, place: int) -> int | None:
