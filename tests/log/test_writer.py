@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from signoff import durable
 from signoff.errors import LogError, LogFull, LogNoSpace
 from signoff.log import LogReader, LogWriter, trim
 from signoff.log import writer as writer_module
@@ -18,6 +19,10 @@ from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.log.segment import list_segments, segment_path
 from signoff.pipeline.model import LogSettings
 from tests.log.events import batch, numbered, payload, payloads, segments, small_settings, write
+
+
+def no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 class Clock:
@@ -273,26 +278,57 @@ def test_partial_write_against_a_real_file_size_limit_is_undone(directory: Path,
     assert payloads(directory, 5, 105) == [payload(number, 200) for number in range(5, 105)]
 
 
-@pytest.mark.parametrize("step", ["replace", "sync_directory"])
 def test_failed_roll_leaves_the_log_going_on_in_the_old_segment(
-    directory: Path, settings: Any, monkeypatch: pytest.MonkeyPatch, step: str
+    directory: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from signoff import durable
-
-    def broken(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     writer = LogWriter(directory, settings)
     with monkeypatch.context() as patch:
-        patch.setattr(durable.os if step == "replace" else durable, step, broken)
+        patch.setattr(writer_module.os, "replace", no_room)
         writer.append(numbered(0, 1, size=settings.segment_bytes))
         assert writer.sync() == 1
-        assert [path.name for path in segments(directory)] == ["00000000000000000000.log"]
+        assert [path.name for path in directory.iterdir() if ".log" in path.name] == [f"{0:020}.log"]
     writer.append(numbered(1, 1))
     assert writer.sync() == 2
     assert [int(path.stem) for path in segments(directory)] == [0, 2]
     writer.close()
     assert payloads(directory, 0, 2) == [payload(0, settings.segment_bytes), payload(1)]
+
+
+@pytest.mark.case(24)
+@pytest.mark.parametrize("call", ["sync_directory", "open"])
+def test_trim_never_removes_the_segment_that_is_written_to(
+    directory: Path, settings: Any, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The engine trims whenever it likes, also between the name of a new segment and what fails after it."""
+    writer = LogWriter(directory, settings)
+    owner, open_ = (writer_module.os, os.open) if call == "open" else (writer_module, None)
+
+    def trimmed(place: object, *more: Any) -> int:
+        if open_ is not None and not str(place).endswith(f"{1:020}.log"):
+            return open_(place, *more)  # type: ignore[call-overload, no-any-return]
+        trim(directory, 1)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    writer.append(numbered(0, 1, size=settings.segment_bytes))
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, call, trimmed)
+        if call == "sync_directory":
+            patch.setattr(durable, call, trimmed)
+        assert writer.sync() == 1
+        trim(directory, 1)
+        if call == "sync_directory":
+            writer.append(numbered(1, 1))
+            with pytest.raises(LogError, match="Too many open files"):
+                writer.sync()
+            assert writer.durable_sequence == 1, "what is in a file that has no durable name is not durable"
+        else:
+            writer.append(numbered(1, 1))
+    assert writer.sync() == 2
+    assert payloads(directory, 1, 2) == [payload(1)]
+    writer.close()
+    again = LogWriter(directory, settings)
+    assert again.durable_sequence == 2
+    again.close()
 
 
 def test_close_syncs_what_is_pending_and_may_be_called_twice(directory: Path, settings: Any) -> None:

@@ -6,6 +6,8 @@ Invariants:
   once `sync` has returned or raised.
 - A failed `sync` leaves the segment as it was before and keeps the events: it can be called again, or the
   events can be taken back with `withdraw`.
+- A new segment is the one that is written to as soon as it has its name, whatever fails then: whoever trims
+  the log sees by it that the one before is finished. Nothing in it is durable before its name is.
 - Opening a log cuts off a torn tail (bytes that were written but never reported durable), and
   refuses a log that has lost bytes which were reported durable.
 
@@ -28,7 +30,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
-from signoff.durable import TEMPORARY, sync_directory, write_whole
+from signoff.durable import TEMPORARY, sync_directory
 from signoff.errors import LogCorrupt, LogError, LogFull, LogNoSpace
 from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.log.head import HeadFile, read_head
@@ -103,7 +105,8 @@ class LogWriter:
         self._latest = 0
         """No event is received before: in microseconds."""
         self._clock_is_behind = False
-        self._stray: Path | None = None
+        self._unnamed = False
+        """The name of the segment that is written to may not be durable."""
         self._published = 0
         self._published_place: tuple[int, int, Place] = (0, 0, (None, None))
         try:
@@ -237,6 +240,7 @@ class LogWriter:
             )
         else:
             self._begin_segment(0, (None, None))
+            self._sync_name()
         self.next_sequence = self.durable_sequence
         self._publish()
         self._roll_if_due()
@@ -265,6 +269,7 @@ class LogWriter:
             os.ftruncate(self._segment, tail.end)
         # Whole frames after the published head may be in the page cache only.
         os.fsync(self._segment)
+        sync_directory(self._directory)
         self._segment_end = tail.end
         self.durable_sequence = tail.end_sequence
 
@@ -298,7 +303,7 @@ class LogWriter:
     def _commit(self) -> None:
         if self._torn:
             os.ftruncate(self._segment, self._segment_end)
-        self._remove_stray()
+        self._sync_name()
         self._torn = True
         sequence, end = self.durable_sequence, self._segment_end
         last = self._pending[-1]
@@ -350,26 +355,31 @@ class LogWriter:
             self._begin_segment(self.durable_sequence, self.last)
             self._other_bytes += old_end
             os.close(old)
+            self._sync_name()
 
     def _begin_segment(self, first: int, before: Place) -> None:
-        self._stray = segment_path(self._directory, first)
+        """Raises OSError if it has no name yet; then nothing has changed."""
+        path = segment_path(self._directory, first)
+        aside = path.with_name(path.name + TEMPORARY)
+        descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            write_whole(self._stray, pack_segment_header(SegmentHeader(first, before, self._latest)))
-            descriptor = os.open(self._stray, os.O_RDWR)
+            _write(descriptor, [pack_segment_header(SegmentHeader(first, before, self._latest))], 0)
+            os.fsync(descriptor)
+            os.replace(aside, path)  # noqa: PTH105  (one call, one meaning)
         except OSError:
-            self._remove_stray()
+            os.close(descriptor)
+            with suppress(OSError):
+                aside.unlink()
             raise
-        self._stray = None
         self._segment, self._segment_first, self._segment_end = descriptor, first, ALIGNMENT
         self.durable_sequence, self.last = first, before
         self._published_place = ALIGNMENT, first, before
+        self._unnamed = True
 
-    def _remove_stray(self) -> None:
-        """A segment that was begun in vain must be gone before the one before it grows on."""
-        if self._stray:
-            self._stray.unlink(missing_ok=True)
+    def _sync_name(self) -> None:
+        if self._unnamed:
             sync_directory(self._directory)
-            self._stray = None
+            self._unnamed = False
 
 
 def _lock(directory: Path) -> int:
