@@ -69,14 +69,24 @@ def _forward(source: socket.socket, target: socket.socket) -> None:
 class Rabbit:
     """What the intake does with the source, in this process and step by step."""
 
-    def __init__(self, base: Path, url: str, queues: str | list[str], *, once: bool = False, **fields: Any):
+    def __init__(
+        self,
+        base: Path,
+        url: str,
+        queues: str | list[str],
+        *,
+        once: bool = False,
+        settled_upto: int = 0,
+        log: LogSettings | None = None,
+        **fields: Any,
+    ):
         self.base = base
         self.config = RabbitmqConfig.model_validate({"url": url, "queues": queues, **fields})
-        self.writer = LogWriter(base / "log", LogSettings())
+        self.writer = LogWriter(base / "log", log or LogSettings())
         self.log = LogReader(base / "log")
         self.source: Any = self.config.build(base)
         context = SourceContext("incoming", base / "own", once, base, self.log)
-        self.source.open(context, Resume(self.writer.next_sequence))
+        self.source.open(context, Resume(self.writer.next_sequence, settled_upto=settled_upto))
 
     def step(self, timeout_s: float = 0.05, max_events: int = 1000) -> bool:
         """Receive and log; false at the end of the source."""

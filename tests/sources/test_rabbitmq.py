@@ -11,6 +11,8 @@ import pika.exceptions
 import pytest
 
 from signoff.errors import SourceError
+from signoff.log import trim
+from signoff.pipeline.model import LogSettings
 from signoff.sources.rabbitmq.config import RabbitmqConfig
 from tests.brokers import PASSWORD, RabbitMQ, private_rabbitmq
 from tests.servers import free_port, wait_until
@@ -263,6 +265,80 @@ def test_events_handed_out_but_not_logged_at_a_cut_are_recognised_too(
     assert rabbit.source.drained()
     rabbit.close()
     assert rabbitmq.count(queue) == 0
+
+
+SMALL_LOG = LogSettings(segment_bytes=64 * 1024, max_bytes=64 * 1024**2)
+"""Of which a few large messages are a segment that can be removed."""
+
+
+def trimmed(rabbit: Rabbit, upto: int) -> None:
+    """What the engine does when everything below is settled."""
+    trim(rabbit.log.directory, upto, spare=rabbit.config.remembered_events, room_bytes=32 * 1024**2)
+
+
+@pytest.mark.case(24, 28)
+def test_what_was_settled_while_the_intake_was_dead_is_recognised_in_all_queues_together(
+    rabbitmq: RabbitMQ, queue: str, open_: Open
+) -> None:
+    """`prefetch` is for each queue, so there may be more of them than `remember` says."""
+    both = [queue, f"{queue}-2"]
+    rabbitmq.declare_queue(both[1])
+    fields: dict[str, Any] = {"queues": both, "prefetch": 60, "remember": 60, "log": SMALL_LOG}
+    for place, name in enumerate(both):
+        rabbitmq.publish([b"%d " % (100 * place + n) + b"x" * 20_000 for n in range(60)], name)
+    rabbit = open_(**fields)
+    rabbit.take(120)
+    rabbit.crash()
+    trimmed(rabbit, 120)
+    for name in both:
+        rabbitmq.wait_for(name, 60)
+    again = open_(**fields, settled_upto=120)
+    again.settle(*range(120))
+    again.step_until(lambda: again.source._link is not None and not again.source._orphans)
+    again.silence()
+    assert again.source.drained()
+    again.close()
+    assert [rabbitmq.count(name) for name in both] == [0, 0]
+    rabbitmq.delete_queue(both[1])
+
+
+@pytest.mark.case(24, 28)
+@pytest.mark.parametrize("cut", [0, 2])
+def test_an_old_event_that_was_settled_while_the_intake_was_dead_is_recognised(
+    rabbitmq: RabbitMQ, queue: str, open_: Open, cable: Cable, cut: int
+) -> None:
+    """It was held for long: many newer ones are settled and acknowledged. Its log is trimmed as soon as the
+    source was told, which is before its message comes again if the broker cannot be reached."""
+    fields: dict[str, Any] = {"url": cable.url, "prefetch": 20, "remember": 20, "log": SMALL_LOG}
+    rabbitmq.publish([b"%d " % n + b"x" * 20_000 for n in range(60)], queue)
+    rabbit = open_(**fields)
+    rabbit.take(20)
+    rabbit.settle(*range(1, 20))
+    rabbit.take(39)
+    rabbit.settle(*range(20, 39))
+    rabbit.take(58)
+    rabbit.settle(*range(39, 58))
+    rabbit.take(60)
+    rabbit.settle(58, 59)
+    rabbit.crash()
+    rabbitmq.wait_for(queue, 1)
+    again = open_(**fields, settled_upto=60)
+    again.settle(*range(60))
+    trimmed(again, 60)
+    assert again.log.first() > 0
+    for _ in range(cut):
+        wait_until(lambda: again.source._linked(0.05))
+        cable.cut()
+        again.step_until(lambda: again.source._link is None)
+    again.step_until(lambda: again.source._link is not None and 0 not in numbers(again))
+    again.silence()
+    again.close()
+    assert rabbitmq.count(queue) == 0
+
+
+def numbers(rabbit: Rabbit) -> set[int]:
+    """Of events whose message may come again."""
+    return set(rabbit.source._orphans._sequences.values())
 
 
 def test_without_message_ids_a_message_that_comes_again_is_a_new_event(

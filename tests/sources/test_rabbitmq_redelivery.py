@@ -53,6 +53,17 @@ def test_settled_events_are_forgotten_and_owed_ones_are_not() -> None:
     assert not known
 
 
+def test_what_is_no_longer_in_the_log_is_known_on_the_next_channel_too() -> None:
+    known = orphans(("a", b"1"), ("b", b"2"), ("c", b"3"), ("d", b"4"))
+    assert known.claim("b", b"2") == 11  # what it was answered with may be lost with the channel
+    after = orphans(("d", b"4"), first=13)
+    after.adopt(known, 13, BitMap64([12]))
+    assert [after.claim(*message) for message in (("a", b"1"), ("b", b"2"), ("c", b"3"), ("d", b"4"))] == [
+        10, 11, None, 13
+    ]  # fmt: skip
+    assert not after
+
+
 def test_refusals_outlive_the_process(tmp_path: Path) -> None:
     notes = Refusals(tmp_path / "note", 0)
     notes.note([EarlierRefusal(5, digest("a", b"1"), 1), EarlierRefusal(6, "", 0)])

@@ -30,6 +30,7 @@ from signoff.catalog import default
 from signoff.engine.state_dir.identity import StateIdentity
 from signoff.errors import SourceError
 from signoff.intake import Instructions, Status, read_status
+from signoff.intake.told import ToldUpto
 from signoff.ledger import Ledger, RunLock
 from signoff.ledger.batch_state import Done
 from signoff.ledger.sequences import from_range
@@ -150,7 +151,11 @@ class _Intake:
     child: Child
     ledger: Ledger
     lock: RunLock
+    told: ToldUpto
     settled: int = -1
+    needed_from: int = 0
+    """Nobody will read again what is below."""
+    trimmed_upto: int = 0
 
     @classmethod
     def start(cls, source: Standalone, once: bool) -> _Intake:
@@ -175,13 +180,16 @@ class _Intake:
         )
         child = Child(f'the intake of "{source.name}"', "signoff.intake", job.encode())
         child.start()
-        return cls(source, child, ledger, lock)
+        return cls(source, child, ledger, lock, ToldUpto(source.state / "intake" / source.name))
 
     def settle(self, upto: int) -> None:
         """Everything below was in a batch that is finished."""
         self.keep_up()
-        if upto == self.settled:
-            return
+        if upto != self.settled:
+            self._record(upto)
+        self._trim()
+
+    def _record(self, upto: int) -> None:
         name = self.source.name
         first = self.ledger.books(name).next
         if first < upto:
@@ -197,9 +205,17 @@ class _Intake:
                 rows={QUERY: upto - first},
             )
         self.settled = upto
-        config = self.source.config
-        spare, room = config.remembered_events, config.log.max_bytes // 2
-        trim(self.source.log_directory, self.ledger.needed_from(name), spare=spare, room_bytes=room)
+        self.needed_from = self.ledger.needed_from(name)
+
+    def _trim(self) -> None:
+        """Also without a new batch: a log that is full takes nothing new, and none would come."""
+        config, done = self.source.config, self.needed_from
+        if spare := config.remembered_events:
+            done = self.told.bound(done)
+        if done != self.trimmed_upto:
+            room = config.log.max_bytes // 2
+            trim(self.source.log_directory, done, spare=spare, room_bytes=room)
+            self.trimmed_upto = done
 
     def keep_up(self) -> None:
         """Start the intake again when it crashed; give up when it does not stay up."""

@@ -35,6 +35,7 @@ from signoff.engine.plan.retried_steps import retried_steps
 from signoff.engine.spark.failed_tasks import TaskWatch
 from signoff.engine.spark.stack_traces import last_line
 from signoff.intake.backpressure import Holding
+from signoff.intake.told import ToldUpto
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import Outcome, RowOutcome, RowRef
@@ -96,6 +97,7 @@ class SourceQuery(ABC):
         self._error = ""
         """Why the last batch failed, if it did."""
         self._tidied = 0
+        self._told = ToldUpto(graph.state / "intake" / source)
         self.holding = Holding(source, logger)
         # A session of its own, as Spark gives to a stream: settings made for one batch are no other's.
         self.spark = SparkSession(shared.spark.sparkContext, shared.spark._jsparkSession.cloneSession())
@@ -183,6 +185,8 @@ class SourceQuery(ABC):
             )
         done = min([self.finished_upto(), *(needed() for needed in self.needed_elsewhere)])
         spare = self.config.remembered_events
+        if spare:
+            done = self._told.bound(done)
         if done > self._tidied or spare:  # with spare events it also depends on the size of the log
             trim(self.log_directory, done, spare=spare, room_bytes=self.config.log.max_bytes // 2)
             self._tidied = done

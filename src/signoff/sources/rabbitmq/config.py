@@ -79,7 +79,8 @@ class RabbitmqConfig(SourceConfig):
     Here it limits how far progress may extend `acknowledge_within`, and `signoff check` compares it with the
     sinks' retries."""
     remember: int = Field(default=200_000, ge=0)
-    """How many of the newest events the log keeps to recognise redelivered messages."""
+    """How many of the newest events the log keeps to recognise redelivered messages, at least; it keeps as
+    many as may be unacknowledged (`prefetch` for each queue) if that is more. 0: only those in flight."""
     heartbeat: int = Field(default=60, ge=1, le=3600)
     """Seconds of silence after which a connection counts as dead, on either side."""
     exclusive: bool = False
@@ -124,7 +125,8 @@ class RabbitmqConfig(SourceConfig):
 
     @property
     def remembered_events(self) -> int:
-        return self.remember
+        """Settled or not, what is not acknowledged comes again when the connection ends."""
+        return max(self.remember, self.prefetch * len(self.queues)) if self.remember else 0
 
     @property
     def patience_s(self) -> float | None:

@@ -37,6 +37,8 @@ class Orphans:
         self._sequences: dict[tuple[str, int], int] = {}
         self._more: dict[tuple[str, int], deque[int]] = {}
         """Where one message was published several times: its further events."""
+        self._claimed: list[tuple[tuple[str, int], int]] = []
+        """Found: no orphans on this channel, but what they were answered with may be lost with it."""
 
     def __bool__(self) -> bool:
         return bool(self._sequences)
@@ -59,18 +61,29 @@ class Orphans:
         """The event this message became earlier; it is no orphan any more."""
         key = (message_id, hash(payload))
         sequence = self._sequences.pop(key, None)
-        if sequence is not None and (more := self._more.get(key)):
-            self._sequences[key] = more.pop()
+        if sequence is not None:
+            self._claimed.append((key, sequence))
+            if more := self._more.get(key):
+                self._sequences[key] = more.pop()
         return sequence
 
     def forget(self, settled: BitMap64, below: int) -> None:
         """Forget events that are settled: below `below` all are."""
-        known = [*self._sequences.items()]
-        known += [(key, sequence) for key, more in self._more.items() for sequence in more]
-        self._sequences, self._more = {}, {}
+        known = self.unclaimed()
+        self._sequences, self._more, self._claimed = {}, {}, []
         for key, sequence in known:
             if sequence >= below and sequence not in settled:
                 self._put(key, sequence)
+
+    def adopt(self, others: Orphans, below: int, without: BitMap64) -> None:
+        """Take over those of an earlier channel with numbers below `below`."""
+        for key, sequence in [*others.unclaimed(), *others._claimed]:
+            if sequence < below and sequence not in without:
+                self._put(key, sequence)
+
+    def unclaimed(self) -> list[tuple[tuple[str, int], int]]:
+        more = [(key, sequence) for key, several in self._more.items() for sequence in several]
+        return [*self._sequences.items(), *more]
 
     def _put(self, key: tuple[str, int], sequence: int) -> None:
         if key in self._sequences:

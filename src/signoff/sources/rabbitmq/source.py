@@ -61,6 +61,8 @@ class RabbitmqSource(Source):
         self._deliveries = Deliveries()
         """Of the link that is open now; made anew with each."""
         self._orphans = Orphans()
+        self._relinks = False
+        """There was a link before."""
         self._until_forgetting = 0
         """Deliveries still to come before settled orphans are forgotten."""
         self._received: deque[tuple[int, pa.RecordBatch]] = deque()
@@ -79,10 +81,12 @@ class RabbitmqSource(Source):
 
     def open(self, context: SourceContext, resume: Resume) -> None:
         self._name, self._once, self._log = context.name, context.once, context.log
-        self._next, self._settled_before = resume.next_sequence, resume.settled_upto
+        self._next = resume.next_sequence
         make_directory(context.directory)
         oldest = self._log.first() if self._log else self._next
         self._notes = Refusals(context.directory / NOTE_FILE, oldest)
+        # Now, not with the first link: what the source is told from here on may be removed from the log.
+        self._orphans = self._find_orphans()
         self._last_seen = self._down_since = time.monotonic()
 
     def receive(self, max_events: int, timeout_s: float) -> pa.RecordBatch | None:
@@ -171,8 +175,11 @@ class RabbitmqSource(Source):
             time.sleep(min(wait, timeout_s))
             return None
         self._link = Link(self._config, self._name)  # nothing is delivered before it is pumped
-        self._deliveries, self._orphans = Deliveries(), self._find_orphans()
-        self._until_forgetting = max(self._config.remember, len(self._orphans))
+        self._deliveries = Deliveries()
+        if self._relinks:
+            self._orphans = self._find_orphans()
+        self._relinks = True
+        self._until_forgetting = max(self._config.remembered_events, len(self._orphans))
         if self._trouble:
             logger.warning("connected to %s again", self._config.url)
         self._trouble = ""
@@ -217,7 +224,7 @@ class RabbitmqSource(Source):
             fresh, known = self._recognise(messages)
             self._until_forgetting -= len(messages)
             if self._until_forgetting < 0:
-                self._until_forgetting = self._config.remember
+                self._until_forgetting = self._config.remembered_events
                 self._orphans.forget(self._settled, self._base)
         events = self._hand_out(link, fresh) if fresh else None
         # Only now: `multiple` acknowledges whatever is below, and must find the new ones outstanding.
@@ -254,25 +261,24 @@ class RabbitmqSource(Source):
         return fresh, known
 
     def _find_orphans(self) -> Orphans:
-        """Everything that was received and may be redelivered: from the log, and on its way there."""
+        """Everything that was received and may be redelivered: from the log, on its way there, and what is
+        known already and was removed from the log since."""
         for attempt in range(ATTEMPTS):
-            orphans = Orphans()
+            orphans, oldest = Orphans(), self._log.first() if self._log else self._next
             try:
-                for first, events in [*self._logged_events(), *self._received]:
+                for first, events in [*self._logged_events(oldest), *self._received]:
                     orphans.add(first, events, self._notes.sequences)
             except LogError:  # settled events were removed from the log this moment
                 if attempt == ATTEMPTS - 1:
                     raise
             else:
                 break
+        orphans.adopt(self._orphans, oldest, self._notes.sequences)
         return orphans
 
-    def _logged_events(self) -> Iterable[tuple[int, pa.RecordBatch]]:
-        if self._log is None:
-            return []
-        end = self._log.head()
-        oldest = min(max(self._base, self._settled_before), end - self._config.remember)
-        return self._log.read(max(oldest, self._log.first(), 0), end, COLUMNS)
+    def _logged_events(self, oldest: int) -> Iterable[tuple[int, pa.RecordBatch]]:
+        """All there are: one that was settled long after those behind it may not be acknowledged yet."""
+        return [] if self._log is None else self._log.read(oldest, self._log.head(), COLUMNS)
 
     # Answers
 
