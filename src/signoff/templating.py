@@ -19,9 +19,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from math import isfinite
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, JsonValue
+from pydantic import AfterValidator, BaseModel, JsonValue
+from pydantic.fields import FieldInfo
+from typing_extensions import TypeAliasType
 
 Escape = Literal["text", "html", "slack"]
 Values = Mapping[str, Any]
@@ -192,6 +194,19 @@ Template = Annotated[str, AfterValidator(_checked_text)]
 """A text with `{{ column }}` in it."""
 JsonTemplate = Annotated[JsonValue, AfterValidator(_checked)]
 """Anything JSON can hold; each text in it is a template."""
+
+
+def has_template(field: object) -> bool:
+    """Whether a field of a config, however deep, is or holds a template."""
+    if isinstance(field, FieldInfo):
+        return any(map(has_template, field.metadata)) or has_template(field.annotation)
+    if isinstance(field, AfterValidator):
+        return field.func in (_checked, _checked_text)
+    if isinstance(field, type) and issubclass(field, BaseModel):
+        return any(map(has_template, field.model_fields.values()))
+    if isinstance(field, TypeAliasType):
+        return False  # a value of JSON, which refers to itself
+    return any(map(has_template, (*get_args(field), *getattr(field, "__metadata__", ()))))
 
 
 @cache

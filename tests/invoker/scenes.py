@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
-from signoff.catalog import default
+from signoff.invoker.__main__ import load_job
 from signoff.invoker.invoker import Invoker
 from signoff.invoker.run_age import RunClock
 from signoff.jobs.children import GOES_ON
@@ -20,9 +20,6 @@ from signoff.jobs.records import Records
 from signoff.jobs.state_dir import claim
 from signoff.link.job_sink import JobSinkConfig, RequestsSink, invoker_place
 from signoff.link.notes import LinkNotes
-from signoff.pipeline.graph import Graph
-from signoff.pipeline.load import load
-from signoff.pipeline.overlays import Layers
 from signoff.pipeline.started_jobs import GIVEN, KEY
 from signoff.sinks.contract import BatchRef, Part
 
@@ -37,10 +34,6 @@ JOB: dict[str, Any] = {
     "sources": {"t": {"type": "table", "path": "./t.db", "table": "t"}},
     "sinks": {"out": {"type": "files", "input": "t", "path": "./out"}},
 }  # fmt: skip
-
-
-def load_job(file: Path) -> Graph:
-    return load(file, default(), layers=Layers())
 
 
 @dataclass

@@ -562,7 +562,7 @@ def test_a_clock_that_was_set_back_does_not_hide_that_a_run_is_done(
 
 
 @pytest.mark.usefixtures("named")
-@pytest.mark.parametrize("text", ["../../elsewhere", "a/b", "..", "a\\b"])
+@pytest.mark.parametrize("text", ["../../elsewhere", "a/b", "..", "a\\b", "", "s" * 300, "ä" * 101])
 def test_a_value_leads_no_path_of_the_job_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
@@ -575,6 +575,31 @@ def test_a_value_leads_no_path_of_the_job_elsewhere(
     assert 'parameter "name" stands in a path' in one.refused()[0]
     given = asked(scenes.load_job(one.base / "job.yaml"), {"station": 1, "name": text})
     assert given.values["name"] == text, "a person may write where they like"
+
+
+@pytest.mark.parametrize("mended", [False, True])
+def test_a_value_with_which_the_file_is_no_job_is_refused_and_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mended: bool
+) -> None:
+    """It is right with any sample; a run with this value ends with 2, each time, before it is recorded."""
+    report = {"type": "report", "input": "t", "path": "./out", "title": "{count(${name})} rows"}
+    monkeypatch.setitem(scenes.JOB, "sinks", {"out": {**report, **({"title": "${name}"} if mended else {})}})
+    name = {"type": "string", "default": "t"}
+    monkeypatch.setitem(scenes.JOB, "parameters", {**scenes.JOB["parameters"], "name": name})
+    one = scene(tmp_path, at_most=2, parameters={"station": "s", "name": "m"})
+    one.hand_on(row(1, name="nothing"), row(2, name="t"))
+    invoker = one.invoker()
+    settle(invoker)
+    one.runs[0].ended = 2
+    settle(invoker)
+    if mended:  # the file was wrong when the run began, and is right by now
+        assert not one.refused()
+        return
+    assert "the job is wrong for these values" in one.refused()[0]
+    assert "which is no input" in one.refused()[0]
+    one.runs[1].end()
+    settle(invoker)
+    assert one.answered() == [0, 1] and len(one.runs) == 2
 
 
 @pytest.mark.parametrize("wrong", ["another name", "another type", "one more"])

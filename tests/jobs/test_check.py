@@ -68,6 +68,50 @@ def test_a_value_that_has_no_sign_of_sql_may_stand_in_it_and_a_text_elsewhere(tm
     )
 
 
+MAIL = {"host": "mail", "security": "none", "from": "a@example.org", "to": "b@example.org", "subject": "s"}
+
+
+@pytest.mark.parametrize(
+    ("sink", "said"),
+    [
+        ({"type": "email", **MAIL, "subject": "Station ${who}"}, "in a template"),
+        ({"type": "email", **MAIL, "html": "<p>${who}</p>"}, "in a template"),
+        ({"type": "email", **MAIL, "to": ["${who}@example.org"]}, "in a template"),
+        ({"type": "email", **MAIL, "attachments": [{"path": "${who}.pdf"}],
+          "attachments_from": "./x"}, "in a template"),
+        ({"type": "email", **MAIL, "host": "${who}.example.org"}, "in its host"),
+        ({"type": "email", **MAIL, "from": "${who}@example.org"}, "in its from"),
+        ({"type": "email", **MAIL, "attachments_from": "./x/${who}"}, "in its attachments_from"),
+        ({"type": "slack", "url": "https://slack.example", "text": "${who}"}, "in a template"),
+        ({"type": "slack", "url": "https://slack.example", "text": "t",
+          "blocks": [{"type": "section", "text": {"type": "mrkdwn", "text": "${who}"}}]}, "in a template"),
+        ({"type": "http", "url": "https://${who}/in", "token": "secret"}, "in its url"),
+        ({"type": "http", "url": "https://a.example", "mode": "each", "body": {"to": {"who": "${who}"}}},
+         "in a template"),
+        ({"type": "http", "url": "https://a.example", "headers": {"X-Who": "${who:-me}"}}, "in its headers"),
+    ],
+)  # fmt: skip
+def test_a_text_from_an_event_writes_no_part_of_what_is_sent(
+    tmp_path: Path, sink: dict[str, Any], said: str
+) -> None:
+    """Also where the sample value of `check` would be right."""
+    who = {"parameters": {**JOB["parameters"], "who": "string"}}
+    with pytest.raises(PipelineError) as caught:
+        load_job(write_job(tmp_path, **who, sinks={"out": {**sink, "input": "big"}}))
+    (problem,) = caught.value.problems
+    assert problem.code == "parameter-in-text" and f'"who", a text, {said}' in problem.message
+    assert problem.line
+    typed = {"parameters": {**JOB["parameters"], "who": {"type": "date", "default": "2021-05-01"}}}
+    load_job(write_job(tmp_path, **typed, sinks={"out": {**sink, "input": "big"}}))
+
+
+def test_a_text_from_an_event_is_no_setting(tmp_path: Path) -> None:
+    config = {"spark.driver.extraJavaOptions": "-D${who}"}
+    who = {**JOB["parameters"], "who": "string"}
+    with pytest.raises(PipelineError, match="parameter-in-text"):
+        load_job(write_job(tmp_path, parameters=who, spark={"config": config}))
+
+
 def test_a_pipeline_is_no_job(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="not-a-job"):
         load_job(write_job(tmp_path, parameters={}, key=[], sources={"results": STREAM}, transforms={},

@@ -224,6 +224,22 @@ def test_a_parquet_file_that_is_written_to_while_it_is_read_fails_the_run(
     assert len(lines(tmp_path / "out")) == 50
 
 
+def test_a_name_that_the_disk_does_not_take_fails_its_run_and_no_other(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Of 248 letters: with what the sink adds to it, too long. It does not wait for a disk that takes it."""
+    write_results(tmp_path / "results.db")
+    report = {"type": "report", "input": "big", "path": "./${name}", "title": "t", "formats": ["json"]}
+    name = {"type": "string", "default": "short"}
+    file = write_job(tmp_path, parameters={**JOB["parameters"], "name": name}, sinks={"report": report})
+    first = job_run(file, spark, {"day": "2021-05-02", "name": "a" * 248}, patience_s=1.0)
+    assert first.execute() == 3
+    (record,) = records(tmp_path)
+    assert record.state == "failed" and "File name too long" in record.reason
+    assert job_run(file, spark, {"day": "2021-05-03"}, patience_s=5.0).execute() == 0
+    assert (tmp_path / "short.json").exists()
+
+
 def test_a_day_without_rows_is_a_run_as_well(tmp_path: Path, spark: SparkSession) -> None:
     write_results(tmp_path / "results.db")
     assert job_run(write_job(tmp_path), spark, {"day": "2021-06-01"}).execute() == 0

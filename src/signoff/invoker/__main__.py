@@ -29,6 +29,7 @@ from signoff.invoker.lookup import STATUS
 from signoff.link.job_sink import JobSinkConfig, invoker_place
 from signoff.logs import set_up_logging
 from signoff.pipeline.graph import Graph
+from signoff.pipeline.job_settings import Value
 from signoff.pipeline.overlays import Layers
 from signoff.pipeline.secrets import redact
 from signoff.private import make_private, opener
@@ -138,12 +139,15 @@ def _locked(directory: Path, control: IntakeControl) -> int | None:
                 return None
 
 
-def load_job(file: Path) -> Graph:
-    """A job as its file is now."""
+def load_job(
+    file: Path, values: Mapping[str, Value] | None = None, texts: Mapping[str, str] | None = None
+) -> Graph:
+    """A job as its file is now, or was when its texts were read."""
     from signoff.catalog import default
+    from signoff.pipeline.job_check import given
     from signoff.pipeline.load import load
 
-    return load(file, default(), layers=Layers())
+    return load(file, default(), {**os.environ, **given(values or {})}, layers=Layers(), texts=texts)
 
 
 def graph_of(job: Mapping[str, Any]) -> Graph:

@@ -20,7 +20,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pyroaring import BitMap64
 
@@ -35,7 +35,7 @@ from signoff.link.job_sink import JobSinkConfig, invoker_place
 from signoff.link.notes import LinkNotes
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
-from signoff.pipeline.job_settings import Value, text_of
+from signoff.pipeline.job_settings import Value, read_value, text_of
 from signoff.pipeline.secrets import redact
 
 logger = logging.getLogger("signoff.invoker")
@@ -54,6 +54,16 @@ _DONE, _WRONG, _STILL_OWED = 0, 2, 3
 _LONGEST_AGAIN_S = 15.0
 
 Start = Callable[[Path, Mapping[str, str], str], Process]
+
+
+class LoadJob(Protocol):
+    """Reads a job's file, as a run with these values sees it. Raises PipelineError."""
+
+    def __call__(
+        self, file: Path, values: Mapping[str, Value] | None = None, texts: Mapping[str, str] | None = None
+    ) -> Graph:
+        """`texts`: what stood in its files when they were read before; without, they are read now."""
+        ...
 
 
 @dataclass
@@ -79,7 +89,7 @@ class Invoker:
     config: JobSinkConfig
     base: Path
     state: Path
-    load_job: Callable[[Path], Graph]
+    load_job: LoadJob
     start: Start = JobProcess
     clock: RunClock = field(default_factory=RunClock)
     stopping: bool = False
@@ -310,6 +320,8 @@ class Invoker:
             going.kills += 1
             return self._later(going)
         begun = record if _try_of(record) != going.before else None
+        if code == _WRONG and begun is None and (why := self._wrong_values(run)):
+            return self._given_up_on(going, f"the job is wrong for these values: {why}", "")
         if (code == _WRONG and begun is None) or (
             code == _STILL_OWED and (begun is None or begun.state != "failed")
         ):
@@ -332,10 +344,7 @@ class Invoker:
         run, going.kills = going.run, 0
         tries, reason = run.tries + 1, redact(reason)
         if self.config.retry.attempts is not None and tries >= self.config.retry.attempts:
-            logger.error('sink "%s": the run for %s is given up: %s', self.sink, key_text(run.key), reason)
-            ended_at = self.clock.time_of_day()
-            self._note(going, state="failed", tries=tries, run=name, reason=reason, ended_at=ended_at)
-            return
+            return self._given_up_on(going, reason, name)
         self._note(going, tries=tries, run=name, reason=reason)
         wait = self.config.retry.wait_s(tries)
         going.again_at = self.clock.steady() + wait
@@ -346,6 +355,27 @@ class Invoker:
             wait,
             reason,
         )
+        return None
+
+    def _given_up_on(self, going: _Going, reason: str, name: str) -> None:
+        """There is no further try: the rows that asked for the run are refused."""
+        run, reason = going.run, redact(reason)
+        logger.error('sink "%s": the run for %s is given up: %s', self.sink, key_text(run.key), reason)
+        ended_at = self.clock.time_of_day()
+        self._note(going, state="failed", tries=run.tries + 1, run=name, reason=reason, ended_at=ended_at)
+
+    def _wrong_values(self, run: Invocation) -> str:
+        """Why the job's file, which is right with sample values, is wrong with those of a run: no waiting
+        helps. '' if it is not, or is wrong for all."""
+        if (job := self._read_job()) is None:
+            return ""
+        try:
+            declared = job.settings.parameters
+            values = {name: read_value(declared[name].type, text) for name, text in run.given.items()}
+            self.load_job(self._file, values, job.texts)
+        except (PipelineError, ValueError) as error:
+            return str(error)
+        return ""
 
     def _later(self, going: _Going) -> None:
         going.again_at = self.clock.steady() + min(_AGAIN_S * 2**going.kills, _LONGEST_AGAIN_S)

@@ -20,8 +20,8 @@ from signoff.link.job_sink import Request
 from signoff.link.notes import LinkNotes
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
-from signoff.pipeline.job_check import must_stay_in_paths
 from signoff.pipeline.job_settings import Value, read_value, text_of
+from signoff.pipeline.parameter_places import must_stay_in_paths
 
 _COLUMNS = ("payload", "message_id", "position", "headers")
 _MOST_BYTES = 100_000

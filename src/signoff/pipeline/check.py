@@ -8,7 +8,7 @@ reads "parsd" does not also make "parsed" unreachable.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from signoff.errors import PipelineError, PluginError, Problem
@@ -18,8 +18,9 @@ from signoff.pipeline.disk_rules import DiskRules
 from signoff.pipeline.draft import Draft, DraftNode
 from signoff.pipeline.findings import Findings, place_of_output
 from signoff.pipeline.graph import Graph
-from signoff.pipeline.job_check import in_paths, problems_of_job, texts_in_sql, with_parameters
+from signoff.pipeline.job_check import problems_of_job, with_parameters
 from signoff.pipeline.model import KINDS, NAME_PATTERN, Catalog, NodeConfig, SourceConfig, TransformConfig
+from signoff.pipeline.parameter_places import in_paths, texts_out_of_place
 from signoff.pipeline.path_conflicts import problems_of
 from signoff.pipeline.secrets import excerpt, redact
 from signoff.pipeline.settings import Settings
@@ -69,7 +70,7 @@ def check(draft: Draft, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
     findings.problems += wrong
     findings.problems += problems_of_job(replace(graph, tests=tests), draft.settings_lines)
     findings.problems += problems_of_csv(graph)
-    findings.problems += _texts_in_sql(draft, graph)
+    findings.problems += texts_out_of_place(draft, settings.parameters, configs)
     if findings.problems:
         raise PipelineError(_in_order(findings.problems, draft.file))
     waiting.answers(graph)
@@ -84,14 +85,6 @@ def _with_parameters(draft: Draft, environ: Mapping[str, str]) -> Mapping[str, s
     return (
         type(environ)({**environ, **parameters}) if isinstance(environ, dict) else {**environ, **parameters}
     )
-
-
-def _texts_in_sql(draft: Draft, graph: Graph) -> Iterator[Problem]:
-    for each in draft.nodes:
-        for name in texts_in_sql(graph.settings.parameters, each.kind, each.fields):
-            message = f'has the parameter "{name}", a text, in its SQL'
-            hint = f"write :{name} in a query or a table; elsewhere bring it by one: SELECT :{name} AS {name}"
-            yield each.problem("parameter-in-sql", message, hint=hint)
 
 
 def _in_order(problems: list[Problem], file: str) -> list[Problem]:

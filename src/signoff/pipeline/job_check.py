@@ -10,7 +10,6 @@ from signoff.errors import Problem
 from signoff.pipeline.graph import Graph, Node
 from signoff.pipeline.job_settings import Parameter, Value, read_value, text_of
 from signoff.pipeline.model import NAME_PATTERN, SinkConfig
-from signoff.pipeline.variables import REFERENCE
 
 GIVEN = "signoff.parameter."
 """Begins the name under which the value of a parameter stands in the environment a file is read with; no
@@ -20,13 +19,6 @@ _SAMPLES = {
     "timestamp": "2021-05-01T00:00:00Z",
 }  # fmt: skip
 _UNBOUNDED = ("merge", "dedupe", "throttle", "window", "fold")
-_PATH = re.compile(r"(^|_)(path|state|file|dir|directory|move_to)$")
-_SQL = {
-    "source": re.compile(r"^(where|complete_to)$"),
-    "transform": re.compile(r"^(where|query|columns|routes|rules|column|key)$"),
-    "sink": re.compile(r"^(routing_key|partition_by)$"),
-}
-"""Fields that hold SQL, by the kind of the node."""
 _ONLY_STREAMS = ("buffer", "ordered_by", "best_effort", "authoritative")
 
 
@@ -51,45 +43,6 @@ def with_parameters(settings: Mapping[str, Any], environ: Mapping[str, str]) -> 
             default = None
         found[str(name)] = environ.get(GIVEN + str(name), sample if default is None else text_of(default))
     return found
-
-
-def in_paths(fields: object) -> set[str]:
-    """The names of references that stand in fields which are paths."""
-    return _references(fields, _PATH)
-
-
-def texts_in_sql(parameters: Mapping[str, Parameter], kind: str, fields: object) -> list[str]:
-    """Parameters that are texts and stand in the SQL of a node: whoever gives the value, an event for
-    example, would write a part of the query. A value of any other type has no sign that could."""
-    named = _references(fields, _SQL[kind]) & parameters.keys()
-    return sorted(name for name in named if parameters[name].type == "string")
-
-
-def _references(fields: object, wanted: re.Pattern[str], inside: bool = False) -> set[str]:
-    """The names of references that stand in fields of certain names."""
-    if isinstance(fields, str):
-        return {found["name"] for found in REFERENCE.finditer(fields) if inside and found["name"]}
-    if isinstance(fields, Mapping):
-        return {
-            name for key, each in fields.items()
-            for name in _references(each, wanted, inside or bool(wanted.search(str(key))))
-        }  # fmt: skip
-    if isinstance(fields, list | tuple):
-        return {name for each in fields for name in _references(each, wanted, inside)}
-    return set()
-
-
-def must_stay_in_paths(graph: Graph, values: Mapping[str, Value]) -> None:
-    """Raises ValueError for a value, other than the default, with which a path would lead elsewhere. Asked of
-    values that events bring: a person may write where they like."""
-    for name in sorted(graph.in_paths & values.keys()):
-        declared, text = graph.settings.parameters[name], text_of(values[name])
-        if values[name] == read_value(declared.type, declared.default):
-            continue  # it stands in the job's file
-        if re.search(r"[/\\\\\0]", text) or (text and not text.strip(". ")):
-            raise ValueError(
-                f'parameter "{name}" stands in a path; its value may have no / or \\ and be no ..'
-            )
 
 
 def problems_of_job(graph: Graph, lines: Mapping[str, int]) -> Iterator[Problem]:

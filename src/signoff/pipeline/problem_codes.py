@@ -355,6 +355,13 @@ CODES: dict[str, Code] = {
         "filter or a select, bring it as a column: SELECT *, :name AS name.",
         'job.yaml:14 [parameter-in-sql] transform "big" has the parameter "who", a text, in its SQL',
     ),
+    "parameter-in-text": Code(
+        "A parameter of the type string stands, as ${name}, in a template, an address, a header, the name of "
+        "a function or a setting. Whoever gives the value, an event for example, would write a part of it.",
+        "For a template bring it as a column of the query (SELECT *, :name AS name) and write {{ name }}: it "
+        "is escaped then. Write the others down in the file, or give the parameter another type.",
+        'job.yaml:21 [parameter-in-text] sink "mail" has the parameter "who", a text, in a template',
+    ),
     "job-node": Code(
         "A node, or a field of one, is of no use in a job: what a job reads has an end.",
         "Do what the message says; a `sql` can do what steps with memory do.",

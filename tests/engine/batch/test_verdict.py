@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from signoff.engine.batch.verdict import Round, judge
+from signoff.engine.batch.verdict import Final, Round, judge
 from signoff.engine.plan.task_report import ReportKind, TaskReport, pack_rows
 from signoff.ledger.batch_state import HandedOn, SinkState, Untried
 from signoff.ledger.outcome import RowRef
@@ -28,6 +28,17 @@ def test_a_sink_that_gave_up_refuses_for_now_and_one_that_says_never_for_good() 
     verdict = judge(results, asked, {"parse": "refuse"}, lambda *_: None, set(), 0.0)
     transient = {outcome.row: outcome.transient for outcome in verdict.outcomes}
     assert transient == {RowRef(0): False, RowRef(1): True, RowRef(2): False}
+
+
+def test_a_batch_that_a_sink_never_commits_meets_its_policy_at_once() -> None:
+    config = SinkConfig(type="toy", on_failure="dead_letter", retry=Retry())
+    results = [TaskReport("out", ReportKind.SIGNED, number=1, blob=to_bytes(BitMap64([0])))]
+    for failure, settled in ((Final("more rows than max_rows"), True), ("no permission", False)):
+        verdict = judge(results, {"out": (config, Untried())}, {}, lambda *_, why=failure: why, {"out"}, 0.0)
+        assert verdict.sinks["out"].done is settled
+        assert [(each.reason, each.transient) for each in verdict.outcomes] == (
+            [("more rows than max_rows", False)] if settled else []
+        )
 
 
 def test_an_event_that_is_settled_at_once_leaves_nothing_handed_on() -> None:

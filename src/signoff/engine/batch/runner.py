@@ -47,7 +47,7 @@ from signoff.engine.batch.step_retries import (
     take_over,
     waiting_for,
 )
-from signoff.engine.batch.verdict import Round, ask_for_new_rows, judge, note_split
+from signoff.engine.batch.verdict import Final, Round, ask_for_new_rows, judge, note_split
 from signoff.engine.batch.waits import Waits
 from signoff.engine.delivery.receipts import (
     receipts_directory,
@@ -57,7 +57,7 @@ from signoff.engine.delivery.receipts import (
 from signoff.engine.delivery.sink_pass import Carried
 from signoff.engine.plan.duplicates import Duplicates
 from signoff.engine.plan.task_report import ReportKind, TaskReport
-from signoff.errors import Discarded, SinkError
+from signoff.errors import Discarded, PermanentError, SinkError
 from signoff.ledger.batch_state import BatchState, Debtor, Done, SinkState, Untried, Wait, sink_of
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import Outcome, RowRef
@@ -407,6 +407,8 @@ class BatchRunner:
                 self.sinks[name].sink.commit(batch, parts)
         except Discarded:
             raise
+        except PermanentError as error:
+            return Final(redact(str(error)))
         except SinkError as error:
             return redact(str(error))
         return None

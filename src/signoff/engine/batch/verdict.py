@@ -28,6 +28,13 @@ logger = logging.getLogger(__name__)
 
 Commit = Callable[[str, Sequence[bytes]], str | None]
 
+
+class Final(str):
+    """Why a commit failed, where no repeat of it helps."""
+
+    __slots__ = ()
+
+
 MOST_SPLIT = 10_000
 """So many rows are noted by name of a batch that a sink owes as a whole; of others only their events."""
 
@@ -118,8 +125,9 @@ def judge(
     """Judge one round. `asked`: the sinks it was for; `policies`: `on_error` by stage. `links`: those of
     them that hand rows on to another log, and whether events wait for what becomes of the rows there.
 
-    `commit` makes an atomic sink's batch visible and returns None, or why it could not; it raises Discarded
-    when the rows were dropped. `taking_back`: sinks for which it is called also if there are no rows.
+    `commit` makes an atomic sink's batch visible and returns None, or why it could not (`Final`: and never
+    will); it raises Discarded when the rows were dropped. `taking_back`: sinks for which it is called also if
+    there are no rows.
     """
     verdict = Round()
     for result in results:
@@ -215,10 +223,11 @@ def _judge_sink(
     whole = atomic and failed is not None
     for row, reason in answer.refused:
         verdict.outcomes.append(RowOutcome(row, name, policy, reason))
-    if failed is not None and exhausted(config.retry, attempts):
-        reason = f"gave up after {attempts} attempts: {failed}"
+    final = isinstance(failed, Final)
+    if failed is not None and (final or exhausted(config.retry, attempts)):
+        reason = str(failed) if final else f"gave up after {attempts} attempts: {failed}"
         rows = owed if not whole else owed + answer.signed_rows()
-        verdict.outcomes += [RowOutcome(row, name, policy, reason, transient=True) for row in rows]
+        verdict.outcomes += [RowOutcome(row, name, policy, reason, transient=not final) for row in rows]
         failed = None
         if whole:
             answer = SinkReply(BitMap64(), 0, answer.refused, [], attempts, error, [])

@@ -28,10 +28,11 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from signoff.durable import make_directory
-from signoff.errors import PermanentError, TransientError
+from signoff.errors import PermanentError
 from signoff.pipeline.model import Names, SinkConfig
 from signoff.sinks.contract import EVENT_ID, BatchRef, Part, Refusal, RunRef, Sink, Writer
 from signoff.sinks.csv_text import CsvShape, Quoting
+from signoff.sinks.disk_failures import disk_failure
 from signoff.sinks.files.commit import PARTS, Commit, Layout, forget_old, remove_within
 from signoff.sinks.files.partitions import LONGEST_PATH, PREFIX, divided, is_too_long
 from signoff.sinks.files.parts import Compression, Limits, LineFiles, ParquetFiles, PartFile, PartFiles
@@ -176,7 +177,7 @@ class FilesSink(Sink):
             if self._commits % _TIDY_UP == 0:
                 forget_old(self._layout.directory)
         except OSError as error:
-            raise TransientError(_says(error, self.file_of(batch))) from error
+            raise disk_failure(error, _says(error, self.file_of(batch))) from error
 
     def finish(self, run: RunRef) -> None:
         """Remove the files of earlier runs with the same key."""
@@ -185,7 +186,7 @@ class FilesSink(Sink):
                 for source, (first, end) in ranges.items():
                     remove_within(self._layout, source, first, end)
         except OSError as error:
-            raise TransientError(_says(error, self._layout.directory)) from error
+            raise disk_failure(error, _says(error, self._layout.directory)) from error
 
     def file_of(self, batch: BatchRef) -> Path:
         """Where the rows of a batch are once it is committed, if they are in one file."""
@@ -208,14 +209,14 @@ class _FilesWriter(Writer):
             try:
                 self._files.add(by_directory)
             except OSError as error:
-                raise TransientError(_says(error, self._folder)) from error
+                raise disk_failure(error, _says(error, self._folder)) from error
         return sorted_out.original(refusals)
 
     def close(self) -> bytes | None:
         try:
             self._files.finish()
         except OSError as error:
-            raise TransientError(_says(error, self._folder)) from error
+            raise disk_failure(error, _says(error, self._folder)) from error
         files = self._files.files
         return json.dumps([file.entry() for file in files]).encode() if files else None
 

@@ -23,12 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
-from signoff.errors import PermanentError, TransientError
+from signoff.errors import PermanentError
 from signoff.json_text import json_objects
 from signoff.pipeline.model import SinkConfig
 from signoff.reports import Format, MissingLibrary, Report, Template, compose, render, renderer
 from signoff.reports.template import PartTemplate
 from signoff.sinks.contract import EVENT_ID, INPUT, BatchRef, Part, Refusal, RunRef, Sink, Writer
+from signoff.sinks.disk_failures import disk_failure
 from signoff.sinks.refusal import brief, fit, refused
 from signoff.sinks.report.files import ReportFiles
 from signoff.sinks.report.rows import StagedRows, pack, together
@@ -154,7 +155,7 @@ class ReportSink(Sink):
                 staged.renew_stamp()
                 self._make(staged, self._run, finished=False)
         except OSError as error:
-            raise TransientError(_says(error, self._place)) from error
+            raise disk_failure(error, _says(error, self._place)) from error
         except _Unmade as error:  # by the rows of this batch, for the report was made before
             staged.put(batch, {})
             raise PermanentError(str(error)) from error
@@ -163,7 +164,7 @@ class ReportSink(Sink):
         try:
             self._make(self._staged(run), run, finished=True)
         except OSError as error:
-            raise TransientError(_says(error, self._whole.parent)) from error
+            raise disk_failure(error, _says(error, self._whole.parent)) from error
 
     @property
     def _files(self) -> ReportFiles:
