@@ -511,6 +511,31 @@ def test_a_run_that_has_to_wait_is_no_try_that_failed(tmp_path: Path, code: int)
     assert one.answered() == [0] and not one.refused()
 
 
+@pytest.mark.parametrize("when", ["while it waits", "while it goes on"])
+def test_a_run_that_was_cancelled_is_waited_for_no_longer(tmp_path: Path, when: str) -> None:
+    one = scene(tmp_path)
+    one.hand_on(row())
+    invoker = one.invoker()
+    settle(invoker)
+    if when == "while it waits":
+        _began(one, "delivering", reason="sink out has not finished")
+        one.runs[-1].ended = 3
+        settle(invoker)
+        assert not one.refused()
+    graph = scenes.load_job(one.base / "job.yaml")
+    with Records(graph.state) as records:
+        if when == "while it goes on":
+            _began(one, "computing")
+        (record,) = records.newest()
+        records.change(record, state="cancelled", reason="cancelled: it will never be")
+    if when == "while it goes on":
+        one.runs[-1].ended = 1
+    else:
+        one.steady.at += 3  # before the time at which it would be asked for again
+    settle(invoker)
+    assert len(one.runs) == 1 and "cancelled: it will never be" in one.refused()[0]
+
+
 def test_a_run_whose_rows_were_refused_has_failed(tmp_path: Path) -> None:
     one = scene(tmp_path, retry={"attempts": 1})
     one.hand_on(row())

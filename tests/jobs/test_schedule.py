@@ -259,6 +259,25 @@ def test_a_period_whose_run_a_person_has_finished_is_not_run_again(tmp_path: Pat
     assert len(runs) == 1 and set(scheduler.states().values()) == {"done"}
 
 
+def test_a_period_whose_run_was_cancelled_is_not_run(tmp_path: Path) -> None:
+    graph, clock, begun = job(tmp_path), Clock(), [0]
+
+    def do(wanted: Asked, asked_by: str) -> int:
+        begun[0] += 1
+        with Records(graph.state) as records:
+            record = records.begin(wanted.key, asked_by, to_json(wanted.values), (None, None))
+            records.change(record, state="cancelled")
+        return 1
+
+    scheduler = Scheduler(graph, do, clock)
+    scheduler.decide()
+    clock.now += DAY
+    for _ in range(3):
+        all_due(scheduler)
+        clock.now += HOUR
+    assert begun == [1] and list(scheduler.states().values()) == ["failed"]
+
+
 def counted(graph: Graph, codes: list[int]) -> Callable[[Asked, str], int]:
     """Runs that end with these codes; 3: their rows are owed."""
 

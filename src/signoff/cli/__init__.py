@@ -25,7 +25,7 @@ from signoff.terminal import say
 COMMANDS = {
     "run": "Run a pipeline until SIGTERM or Ctrl-C, then finish the events in flight; or run it once.",
     "serve": "Keep pipelines running, each in processes of its own, and answer a REST API.",
-    "jobs": "Run jobs, which read tables and have parameters; list and show their runs.",
+    "jobs": "Run jobs, which read tables and have parameters; list, show and cancel their runs.",
     "status": "Show whether a run is alive, what each source has in flight, and how each sink is doing.",
     "top": "Show rates, backlog, sinks, windows and problems, refreshed until Ctrl-C.",
     "tap": "Show the newest rows at a node and their outcomes, also while the pipeline runs.",

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="Run jobs, which read tables and have parameters; list and show their runs.",
+    help="Run jobs, which read tables and have parameters; list, show and cancel their runs.",
 )
 
 JobFile = Annotated[Path, typer.Argument(metavar="FILE", help="Job file, YAML or Python.")]
@@ -166,6 +167,35 @@ def show(
         typer.echo(f'there is no run "{which}"; signoff jobs list {file} names them', err=True)
         raise typer.Exit(1)
     typer.echo(json.dumps(found.to_json(), ensure_ascii=False) if as_json else _story(found))
+
+
+@app.command("cancel")
+def cancel(
+    file: JobFile,
+    which: Annotated[str, typer.Argument(metavar="RUN", help="A run, as `list` names it.", **TEXT)],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    wait_seconds: Annotated[
+        float, typer.Option(min=0, help="How long to wait for a process that works on the run.")
+    ] = 60.0,
+) -> None:
+    """Give up a run that has not ended; its rows that are not delivered count as refused.
+
+    Other runs of the job then go on. A run that is asked for by events or a schedule has failed for them.
+    """
+    from signoff.jobs import cancel as cancelling
+    from signoff.operate.runs import find_run
+
+    graph = load_job_for_reading(file)
+    if (found := find_run(graph, which)) is None:
+        typer.echo(f'there is no run "{which}"; signoff jobs list {file} names them', err=True)
+        raise typer.Exit(1)
+    if not yes:
+        typer.confirm(f"Give up {found.id}?", abort=True)
+    until = time.monotonic() + wait_seconds
+    record = cancelling.cancel(graph, found, lambda: time.monotonic() > until)
+    typer.echo(_story(record))
+    if record.state != "cancelled":
+        raise typer.Exit(1)
 
 
 def _end_with_parent() -> None:

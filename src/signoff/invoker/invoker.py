@@ -30,7 +30,7 @@ from signoff.invoker.processes import JobProcess, Process, end_all
 from signoff.invoker.requests import Asking, Requests, Waiting, add_origins, rows_of, values_of
 from signoff.invoker.run_age import RunClock
 from signoff.jobs.children import GOES_ON
-from signoff.jobs.records import Record, Records
+from signoff.jobs.records import CANCELLED, Record, Records
 from signoff.link.job_sink import JobSinkConfig, invoker_place
 from signoff.link.notes import LinkNotes
 from signoff.log import LogReader
@@ -78,6 +78,8 @@ class _Going:
     """The last try the job's records had of it when it was started."""
     again_at: float = 0.0
     """When to start it, by the monotonic clock."""
+    look_at: float = 0.0
+    """When to see whether it was cancelled while it waits."""
 
 
 @dataclass
@@ -238,7 +240,12 @@ class Invoker:
             return False
         began, now = False, self.clock.steady()
         for going in list(self._going.values()):
-            if going.process is None and going.again_at <= now and self._places() > 0:
+            if going.process is not None:
+                continue
+            if going.waits and going.look_at <= now:
+                self._see_cancelled(going)
+                began = going.run.state != "running"
+            if going.run.state == "running" and going.again_at <= now and self._places() > 0:
                 self._start(going)
                 began = True
         running = {going.run.key for going in self._going.values()}
@@ -278,6 +285,12 @@ class Invoker:
         self._going[number] = going = _Going(run)
         return going
 
+    def _see_cancelled(self, going: _Going) -> None:
+        """A run that somebody has cancelled is waited for no longer. Looked at now and then."""
+        going.look_at = self.clock.steady() + _READ_AGAIN_S
+        if (record := self._record(going.run)) is not None and record.state == CANCELLED:
+            self._given_up_on(going, record.reason, record.id)
+
     def _start(self, going: _Going) -> None:
         run = going.run
         going.before = _try_of(self._record(run))
@@ -312,6 +325,8 @@ class Invoker:
         if record is not None and record.state == "done":
             self._note(going, state="done", run=record.id, reason="", ended_at=self.clock.time_of_day())
             return None
+        if record is not None and record.state == CANCELLED:
+            return self._given_up_on(going, record.reason, record.id)
         if code == GOES_ON or self.stopping:
             going.again_at = self.clock.steady() + _AGAIN_S
             return None

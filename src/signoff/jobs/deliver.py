@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -81,7 +82,7 @@ class JobDelivery:
             record = self._into_logs(half, record)
             run = self.run_ref(graph, record)
             self._settle(half, record, run)
-            outcome = self._outcome(half, record)
+            outcome = outcome_of(half.state, record)
             record = self.records.change(record, outcome=outcome)
             if outcome.get("refused"):
                 raise Refused(
@@ -166,18 +167,6 @@ class JobDelivery:
         if gave_up is not None:
             raise StillOwed(f"{redact(gave_up)}; run it again to resume")
 
-    def _outcome(self, half: Graph, record: Record) -> dict[str, int]:
-        found = dict.fromkeys(_OUTCOMES, 0)
-        with Ledger(half.state / "ledger.db", readonly=True) as ledger:
-            for name, output in record.outputs.items():
-                counts = ledger.counts_between(name, *output.range)
-                if counts is None:  # so many rows that the ledger has folded some: all that changed meanwhile
-                    totals = _totals(ledger, name)
-                    counts = {word: totals[word] - output.before.get(word, 0) for word in _OUTCOMES}
-                for word in _OUTCOMES:
-                    found[word] += counts[word]
-        return found
-
     def _finish(self, half: Graph, run: RunRef) -> None:
         for name, node in half.sinks.items():
             assert isinstance(node.config, SinkConfig)
@@ -202,6 +191,20 @@ class JobDelivery:
                 if late or self.control.stopping or attempts == config.retry.attempts:
                     raise StillOwed(f'sink "{name}" has not finished: {redact(str(error))}') from error
                 self.control.wait(config.retry.wait_s(attempts))
+
+
+def outcome_of(state: Path, record: Record) -> dict[str, int]:
+    """What became of the rows of a run."""
+    found = dict.fromkeys(_OUTCOMES, 0)
+    with Ledger(state / "ledger.db", readonly=True) as ledger:
+        for name, output in record.outputs.items():
+            counts = ledger.counts_between(name, *output.range)
+            if counts is None:  # so many rows that the ledger has folded some: all that changed meanwhile
+                totals = _totals(ledger, name)
+                counts = {word: totals[word] - output.before.get(word, 0) for word in _OUTCOMES}
+            for word in _OUTCOMES:
+                found[word] += counts[word]
+    return found
 
 
 def _totals(ledger: Ledger, source: str) -> dict[str, int]:

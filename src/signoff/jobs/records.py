@@ -8,6 +8,7 @@ runs   one row for each time that a run was asked for (its edition). States, in 
        delivering   all of them are in the logs; the engine has them
        done         every sink has finished
        failed       it ended without; why is in `reason`
+       cancelled    somebody gave it up before it ended; who asked once for it does not ask again
 
 Invariants: at most one edition of a key is unfinished, the last one. A run is `done` only when every sink has
 signed for its rows and finished.
@@ -29,6 +30,7 @@ from signoff.ledger.store import Store
 
 UNFINISHED = ("computing", "computed", "appending", "delivering")
 IN_LOGS = ("appending", "delivering")
+CANCELLED = "cancelled"
 PERSON = "person"
 """Asks for a new run each time; all others ask once, by their own name."""
 

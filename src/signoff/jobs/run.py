@@ -23,7 +23,7 @@ from signoff.jobs.compute import compute
 from signoff.jobs.deliver import JobDelivery, Refused, StillOwed
 from signoff.jobs.outputs import output_names
 from signoff.jobs.parameters import Asked, from_json, to_json
-from signoff.jobs.records import IN_LOGS, PERSON, Record, Records
+from signoff.jobs.records import CANCELLED, IN_LOGS, PERSON, Record, Records
 from signoff.jobs.state_dir import claim, delivery_lock, forget_directory, fresh_directory, run_lock
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.job_settings import Value
@@ -91,6 +91,10 @@ class JobRun:
         if self.asked_by != PERSON and records.is_done(self.asked_by):
             self.record = records.last(self.asked.key)  # another process did it a moment ago
             return DONE
+        known = None if self.asked_by == PERSON else records.asked_by(self.asked_by)
+        if known is not None and known.state == CANCELLED:
+            self.record = known
+            return FAILED
         last, values = records.last(self.asked.key), to_json(self.asked.values)
         if last is not None and last.state in IN_LOGS and self._is_other(last, values):
             self.record = last  # that one to its end, then this

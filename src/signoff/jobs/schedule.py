@@ -20,7 +20,7 @@ from itertools import islice
 from signoff.errors import PipelineError
 from signoff.jobs.parameters import Asked, asked
 from signoff.jobs.periods import Period, periods
-from signoff.jobs.records import IN_LOGS, Record, Records
+from signoff.jobs.records import CANCELLED, IN_LOGS, Record, Records
 from signoff.jobs.state_dir import RunGoesOn
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.secrets import redact
@@ -178,6 +178,9 @@ class Scheduler:
             self._note(due, "done")
         else:
             last = self._records.last(asks_for.key)
+            if last is not None and last.state == CANCELLED and last.asked_by == due.asked_by:
+                self._note(due, "failed")
+                return True
             owed = last is not None and last.state in IN_LOGS  # it has not failed: it waits for a sink
             killed = code < 0 or code >= _KILLED  # nor has this: it goes on
             wrong = code == _WRONG and _try_of(last) == before  # nor has this begun: its file is wrong now

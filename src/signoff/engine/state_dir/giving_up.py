@@ -78,7 +78,7 @@ def stranded(graph: Graph, ledger: Ledger) -> dict[str, Account]:
 
 def drop(graph: Graph, ledger: Ledger, name: str) -> int:
     """Give up what a source has in flight that is in the pipeline no more. Its log stays; it owes nothing."""
-    return _give_up(ledger, name, _used(graph, ledger, name), "given up: signoff sources drop")
+    return give_up(ledger, name, _used(graph, ledger, name), "given up: signoff sources drop")
 
 
 def reset(graph: Graph, ledger: Ledger, name: str) -> GivenUp:
@@ -91,7 +91,7 @@ def reset(graph: Graph, ledger: Ledger, name: str) -> GivenUp:
         config = graph.nodes[name].config
         assert isinstance(config, SourceConfig)
         header = header._replace(before=config.place_after(header.before))
-    given_up = _give_up(ledger, name, end, "given up: signoff sources reset")
+    given_up = give_up(ledger, name, end, "given up: signoff sources reset")
     if name.endswith(BUFFER):
         _release_fronts(graph, ledger, name)
     aside = _aside(graph.state, name) if directory.exists() else None
@@ -128,7 +128,7 @@ def _end(directory: Path) -> int:
     return last_whole(directory).first_sequence
 
 
-def _give_up(ledger: Ledger, source: str, end: int, reason: str) -> int:
+def give_up(ledger: Ledger, source: str, end: int, reason: str) -> int:
     """Settle everything below `end` that is not; returns how many events that were."""
     number = 0
     for known in ledger.open_batches(source):
