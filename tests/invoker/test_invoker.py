@@ -17,7 +17,7 @@ import yaml
 
 from signoff.jobs.parameters import asked, to_json
 from signoff.jobs.records import Output, Records
-from signoff.jobs.state_dir import claim
+from signoff.jobs.state_dir import claim, run_lock
 from signoff.link.job_sink import JobSinkConfig
 from tests.invoker import scenes
 from tests.invoker.scenes import FakeRun, Scene, busy, settle
@@ -309,6 +309,23 @@ def test_a_run_that_another_process_does_is_waited_for(tmp_path: Path) -> None:
     one.runs[-1].end()
     settle(invoker)
     assert one.answered() == [0] and not one.refused()
+
+
+def test_no_process_is_started_only_to_say_that_another_does_the_run(tmp_path: Path) -> None:
+    one = scene(tmp_path)
+    one.hand_on(row())
+    graph = scenes.load_job(one.base / "job.yaml")
+    claim(graph)
+    invoker = one.invoker()
+    with run_lock(graph.state, "report@station=7"):
+        for _ in range(3):
+            settle(invoker)
+            one.steady.at += 1
+        assert not one.runs
+    settle(invoker)
+    one.runs[0].end()
+    settle(invoker)
+    assert one.answered() == [0] and len(one.runs) == 1
 
 
 def test_one_run_is_about_the_period_of_all_it_covers(tmp_path: Path) -> None:

@@ -63,11 +63,21 @@ def test_periods_have_no_gaps_and_do_not_depend_on_when_they_are_asked_for(cron:
         assert [each.name for each in parts] == [each.name for each in whole]
 
 
+def test_names_of_days_and_months_are_no_chance() -> None:
+    for cron in ("0 6 * mar-apr thu", "0 6 L * *", "30 5 * * fri#1", "0 0 29 2 *"):
+        assert Schedule(cron=cron).cron == cron
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"cron": "0 6 * *"}, "is no cron expression"),
         ({"cron": "* * * * * *"}, "is no cron expression"),
+        ({"cron": "R 6 * * *"}, "is no cron expression"),
+        ({"cron": "0 0 r(1-5)/2 * *"}, "is no cron expression"),
+        ({"cron": "0,H 6 * * *"}, "is no cron expression"),
+        ({"cron": "0 0 31 2 *"}, "names no time that ever comes"),
+        ({"cron": "0 6 * * *", "parameters": {"day": "{start.day.real.nothing}"}}, "may name {start}"),
         ({"cron": "0 6 * * *", "timezone": "Europe/Helsinky"}, "there is no time zone"),
         ({"cron": "0 6 * * *", "parameters": {"day": "{begin}"}}, "may name {start} and {end} only"),
     ],

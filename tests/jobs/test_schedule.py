@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import sqlite3
 import sys
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -36,6 +39,21 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+@dataclass
+class Machine:
+    """The time of day, which somebody sets, and the time since it was started."""
+
+    now: float = BEGIN
+    up: float = 0.0
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.up += seconds
+
+    def scheduler(self, graph: Graph, do: Callable[[Asked, str], int], boot: str = "first") -> Scheduler:
+        return Scheduler(graph, do, lambda: self.now, steady=lambda: self.up, boot=boot)
 
 
 def recorded(graph: Graph, runs: list[str], codes: list[int] | None = None) -> Callable[[Asked, str], int]:
@@ -328,6 +346,131 @@ def test_a_clock_that_was_ahead_for_a_look_takes_no_period_away(tmp_path: Path) 
         clock.now = BEGIN + days * DAY
         all_due(scheduler)
     assert runs[1:] == ["failures@day=2026-03-27", "failures@day=2026-03-28"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("codes", [[0], [1, 1, 1]])
+def test_a_run_of_a_period_that_had_not_ended_is_done_again_when_it_has(
+    tmp_path: Path, codes: list[int], restarted: bool
+) -> None:
+    """The clock was ahead for one run, which did not see the data of the period."""
+    graph, machine, runs = job(tmp_path, catch_up="all"), Machine(), list[str]()
+    do = recorded(graph, runs, codes)
+    scheduler = machine.scheduler(graph, do)
+    scheduler.decide()
+    machine.now += DAY
+    for _ in range(10):
+        all_due(scheduler)
+        machine.wait(120)
+    early = len(runs)
+    assert list(scheduler.states().values()) in (["done"], ["failed"])
+    machine.now -= DAY
+    all_due(scheduler)
+    assert len(runs) == early
+    if restarted:
+        scheduler, machine.up = machine.scheduler(graph, do, "second"), 0.0
+    for _ in range(3):
+        machine.wait(DAY)
+        all_due(scheduler)
+        assert set(scheduler.states().values()) == {"done"}
+    days = [key.partition("=")[2] for key in runs[early:]]
+    assert days == ["2026-03-27", "2026-03-28", "2026-03-29"]
+
+
+def test_a_clock_that_is_behind_for_a_while_has_no_run_done_again(tmp_path: Path) -> None:
+    """What has run began after the end of its period, as the clock says when it is right again."""
+    graph, machine, runs = job(tmp_path, catch_up="all"), Machine(), list[str]()
+    scheduler = machine.scheduler(graph, recorded(graph, runs))
+    scheduler.decide()
+    machine.wait(DAY)
+    all_due(scheduler)
+    machine.now -= DAY
+    for _ in range(3):
+        machine.wait(HOUR)
+        all_due(scheduler)
+    machine.now += DAY
+    all_due(scheduler)
+    assert runs == ["failures@day=2026-03-27"]
+
+
+def test_a_clock_that_was_years_ahead_at_the_first_look_keeps_no_period_from_its_run(tmp_path: Path) -> None:
+    graph, clock, runs = job(tmp_path), Clock(), list[str]()
+    clock.now = BEGIN + 3000 * DAY
+    scheduler = Scheduler(graph, recorded(graph, runs), clock)
+    all_due(scheduler)
+    for days in range(3):
+        clock.now = BEGIN + days * DAY
+        all_due(scheduler)
+    assert runs == ["failures@day=2026-03-27", "failures@day=2026-03-28"]
+
+
+def test_periods_that_a_release_before_has_noted_are_known(tmp_path: Path) -> None:
+    graph, clock, runs = job(tmp_path), Clock(), list[str]()
+    with Records(graph.state) as records, records.store.write() as db:
+        db.execute("CREATE TABLE schedule (since REAL NOT NULL)")
+        db.execute("INSERT INTO schedule VALUES (?)", (BEGIN,))
+        db.execute(
+            "CREATE TABLE periods (end REAL PRIMARY KEY, name TEXT NOT NULL, start_name TEXT NOT NULL, "
+            "state TEXT NOT NULL, tries INTEGER NOT NULL DEFAULT 0, next_try REAL NOT NULL DEFAULT 0)"
+        )
+    clock.now += DAY
+    all_due(Scheduler(graph, recorded(graph, runs), clock))
+    assert runs == ["failures@day=2026-03-27"]
+
+
+def test_a_run_that_another_process_does_is_not_even_started(tmp_path: Path) -> None:
+    graph, clock, runs = job(tmp_path), Clock(), list[str]()
+    scheduler = Scheduler(graph, recorded(graph, runs), clock)
+    scheduler.decide()
+    clock.now += DAY
+    with run_lock(graph.state, "failures@day=2026-03-27"):
+        scheduler.do = lambda *_: pytest.fail("it was started")
+        all_due(scheduler)
+    scheduler.do = recorded(graph, runs)
+    all_due(scheduler)
+    assert runs == ["failures@day=2026-03-27"]
+
+
+def test_a_period_that_cannot_be_asked_for_keeps_no_other_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`check` finds what does not fit a parameter; this is for what it has not foreseen."""
+    graph, clock, runs = job(tmp_path, catch_up="all"), Clock(), list[str]()
+    scheduler = Scheduler(graph, recorded(graph, runs), clock)
+    scheduler.decide()
+    clock.now += 2 * DAY
+    values = type(graph.settings.schedule).values
+
+    def some(self: Any, start: datetime, end: datetime) -> dict[str, str]:
+        return {"day": "none"} if start.day == 27 and wrong else values(self, start, end)
+
+    wrong = True
+    monkeypatch.setattr(type(graph.settings.schedule), "values", some)
+    all_due(scheduler)
+    assert runs == ["failures@day=2026-03-28"]
+    wrong = False
+    clock.now += HOUR
+    all_due(scheduler)
+    assert runs[1:] == ["failures@day=2026-03-27"]
+
+
+def test_what_a_database_in_use_prevents_is_done_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a full disk does. Neither a look nor what is decided while a run goes on ends the scheduler."""
+    monkeypatch.setattr("signoff.ledger.store.BUSY_SECONDS", 0.05)
+    graph, clock, runs = job(tmp_path), Clock(), list[str]()
+    scheduler = Scheduler(graph, recorded(graph, runs), clock)
+    scheduler.tried(scheduler.look)
+    clock.now += DAY
+    with closing(sqlite3.connect(graph.state / "ledger.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        for _ in range(3):
+            assert scheduler.tried(scheduler.look) == 0
+            scheduler.tried(scheduler.decide)
+        other.execute("ROLLBACK")
+    assert len([line for line in caplog.messages if "the schedule waits" in line]) == 1
+    assert scheduler.tried(scheduler.look) == 1 and runs == ["failures@day=2026-03-27"]
 
 
 def test_a_try_that_waits_since_the_clock_was_ahead_is_made(tmp_path: Path) -> None:

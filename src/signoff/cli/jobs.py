@@ -117,10 +117,10 @@ def schedule(
         signal.signal(number, stop)
     scheduler = Scheduler(graph, child, read_again=lambda: load_job(file))
     # What ends while a run goes on was not missed: somebody looks.
-    child.meanwhile = scheduler.decide
+    child.meanwhile = lambda: scheduler.tried(scheduler.decide)
     try:
         while not stopped.is_set():
-            begun = scheduler.look()
+            begun = scheduler.look() if once else scheduler.tried(scheduler.look)
             if once and not begun:
                 break
             stopped.wait(0.0 if begun else _LOOK_S)

@@ -30,7 +30,9 @@ from signoff.invoker.processes import JobProcess, Process, end_all
 from signoff.invoker.requests import Asking, Requests, Waiting, add_origins, rows_of, values_of
 from signoff.invoker.run_age import RunClock
 from signoff.jobs.children import GOES_ON
+from signoff.jobs.parameters import asked
 from signoff.jobs.records import CANCELLED, Record, Records
+from signoff.jobs.state_dir import is_being_done
 from signoff.link.job_sink import JobSinkConfig, invoker_place
 from signoff.link.notes import LinkNotes
 from signoff.log import LogReader
@@ -291,8 +293,20 @@ class Invoker:
         if (record := self._record(going.run)) is not None and record.state == CANCELLED:
             self._given_up_on(going, record.reason, record.id)
 
+    def _is_done_elsewhere(self, run: Invocation) -> bool:
+        """Whether another process has the lock of the run now: one of its own would only say so."""
+        if (job := self._read_job() or self._job) is None:
+            return False
+        try:
+            return is_being_done(job.state, asked(job, run.given).key)
+        except (PipelineError, OSError):  # its process says what is wrong
+            return False
+
     def _start(self, going: _Going) -> None:
         run = going.run
+        if self._is_done_elsewhere(run):
+            going.again_at = self.clock.steady() + _AGAIN_S
+            return None
         going.before = _try_of(self._record(run))
         try:
             going.process = self.start(self._file, run.given, run.asked_by)

@@ -6,22 +6,28 @@ periods   one row for each period that has ended since the schedule was first lo
 Decisions are made in one transaction, from the last period that was decided on: two processes that look at
 the same moment decide once. A period whose run is not done is worked on by whoever has the lock of the run;
 the run's record names the period, so that a kill between the two records does not start it again.
+
+A run that began when its period had not ended, as the clock says now, has not seen all its data: the clock
+was ahead then. When the period has ended it is run again, unless the clock that says so was itself wrong: by
+the steady clock of the machine the run began after the end, as the time of day is now.
 """
 
 from __future__ import annotations
 
 import logging
+import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 
-from signoff.errors import PipelineError
+from signoff.clock import boot
+from signoff.errors import PipelineError, StateError
 from signoff.jobs.parameters import Asked, asked
 from signoff.jobs.periods import Period, periods
 from signoff.jobs.records import CANCELLED, IN_LOGS, Record, Records
-from signoff.jobs.state_dir import RunGoesOn
+from signoff.jobs.state_dir import RunGoesOn, is_being_done
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.secrets import redact
 
@@ -48,6 +54,12 @@ CREATE TABLE IF NOT EXISTS periods (
     tries INTEGER NOT NULL DEFAULT 0, next_try REAL NOT NULL DEFAULT 0
 ) WITHOUT ROWID
 """
+_COLUMNS = {
+    "again": "INTEGER NOT NULL DEFAULT 0", "early": "INTEGER NOT NULL DEFAULT 0",
+    "boot": "TEXT NOT NULL DEFAULT ''", "steady": "REAL NOT NULL DEFAULT 0",
+}  # fmt: skip
+"""Of `periods`, added since: how often a run of it that began too early was taken for none; whether this one
+may have; and when it began, by the clock that nobody sets."""
 
 Do = Callable[[Asked, str], int]
 """Does a run, asked for by somebody; returns its exit code."""
@@ -59,10 +71,11 @@ class Due:
 
     period: Period
     tries: int
+    again: int = 0
 
     @property
     def asked_by(self) -> str:
-        return f"schedule {self.period.name}"
+        return f"schedule {self.period.name}{f' again {self.again}' if self.again else ''}"
 
 
 @dataclass
@@ -74,14 +87,32 @@ class Scheduler:
     now: Callable[[], float] = time.time
     read_again: Callable[[], Graph] | None = None
     """Gives the job as its file is now; None takes it to be as it was."""
+    steady: Callable[[], float] = time.monotonic
+    boot: str = field(default_factory=boot)
     _records: Records = field(init=False)
     _trouble: str = ""
+    _unkept: str = ""
 
     def __post_init__(self) -> None:
         self._records = Records(self.graph.state)
         with self._records.store.write() as db:
             for statement in _TABLES.split(";"):
                 db.execute(statement)
+            known = {row["name"] for row in db.execute("PRAGMA table_info(periods)")}
+            for name in _COLUMNS.keys() - known:
+                db.execute(f"ALTER TABLE periods ADD COLUMN {name} {_COLUMNS[name]}")
+
+    def tried(self, do: Callable[[], int | None]) -> int:
+        """What `do` gives. What a full disk, or a process that holds the database, prevents is done the next
+        time, and said once."""
+        try:
+            done, trouble = do() or 0, ""
+        except (StateError, OSError) as error:
+            done, trouble = 0, redact(str(error))
+        if trouble and trouble != self._unkept:
+            logger.warning("the schedule waits: %s", trouble)
+        self._unkept = trouble
+        return done
 
     def look(self) -> int:
         """Decide what is due, and do the next run that is; returns how many runs were begun."""
@@ -102,10 +133,13 @@ class Scheduler:
             if row is None:
                 db.execute("INSERT INTO schedule VALUES (?)", (now,))
                 return
+            if row["since"] > now:  # it was ahead at the first look
+                db.execute("UPDATE schedule SET since = ?", (now,))
             # What has not ended was decided on by a clock that went wrong, and is decided on when it ends.
             db.execute("DELETE FROM periods WHERE end > ? AND state = 'skipped'", (now,))
+            self._see_early(db, now)
             (last,) = db.execute("SELECT max(end) FROM periods WHERE end <= ?", (now,)).fetchone()
-            since = datetime.fromtimestamp(max(row["since"], last or 0.0), UTC)
+            since = datetime.fromtimestamp(max(min(row["since"], now), last or 0.0), UTC)
             upto = datetime.fromtimestamp(now, UTC)
             ended = list(islice(periods(schedule, since, upto), _MOST_AT_ONCE + 1))
             newest = ended[-1] if ended else None
@@ -124,6 +158,23 @@ class Scheduler:
                     ),
                 )
 
+    def _see_early(self, db: sqlite3.Connection, now: float) -> None:
+        """Note the runs that have ended before their period, as the clock is now; of periods that have ended
+        since, take those for none that began before it."""
+        db.execute(
+            "UPDATE periods SET early = 1 WHERE end > ? AND state IN ('done', 'failed') AND early = 0",
+            (now + _GRACE_S,),
+        )
+        # If the steady clock says that it began after the end, it was the later look that was early.
+        in_time = "boot = ?1 AND ?2 - (?3 - steady) >= end - ?4"
+        values = (self.boot, now, self.steady(), _GRACE_S)
+        db.execute(f"UPDATE periods SET early = 0 WHERE early = 1 AND end <= ?2 AND {in_time}", values)
+        db.execute(
+            "UPDATE periods SET state = 'pending', early = 0, again = again + 1, tries = 0, next_try = 0 "
+            "WHERE early = 1 AND end <= ?",
+            (now,),
+        )
+
     def pending(self) -> list[Due]:
         """The periods whose runs may be done now, in order."""
         with self._records.store.read() as db:
@@ -134,7 +185,10 @@ class Scheduler:
                 (self.now(), _LONGEST_WAIT_S),
             ).fetchall()
         moment = datetime.fromisoformat
-        return [Due(Period(moment(row["start_name"]), moment(row["name"])), row["tries"]) for row in rows]
+        return [
+            Due(Period(moment(row["start_name"]), moment(row["name"])), row["tries"], row["again"])
+            for row in rows
+        ]
 
     def states(self) -> dict[str, str]:
         """By the end of the period, what became of it."""
@@ -168,14 +222,21 @@ class Scheduler:
         if self._records.is_done(due.asked_by):
             self._note(due, "done")
             return False
-        asks_for = wanted(self.graph, due.period)
-        before = _try_of(self._records.last(asks_for.key))
+        try:
+            asks_for = wanted(self.graph, due.period)
+        except PipelineError as error:  # no try that failed: its file is wrong, until somebody mends it
+            logger.warning("the run of %s cannot be asked for: %s", due.period.name, redact(str(error)))
+            self._note(due, "pending", due.tries, _MOST_DOUBLED)
+            return False
+        if is_being_done(self.graph.state, asks_for.key):
+            return False
+        before, began = _try_of(self._records.last(asks_for.key)), self.steady()
         try:
             code = self.do(asks_for, due.asked_by)
         except RunGoesOn:  # another process does it, or this one is to end: that is no try that failed
             return False
         if code == 0 or self._records.is_done(due.asked_by):
-            self._note(due, "done")
+            self._note(due, "done", began=began)
         else:
             last = self._records.last(asks_for.key)
             if last is not None and last.state == CANCELLED and last.asked_by == due.asked_by:
@@ -186,16 +247,28 @@ class Scheduler:
             wrong = code == _WRONG and _try_of(last) == before  # nor has this begun: its file is wrong now
             tries = due.tries if owed or killed or wrong else due.tries + 1
             wait_for = max(tries, last.tries if last is not None else 0) - 1
-            self._note(due, "failed" if tries >= _MOST_TRIES else "pending", tries, wait_for)
+            self._note(due, "failed" if tries >= _MOST_TRIES else "pending", tries, wait_for, began)
         return True
 
-    def _note(self, due: Due, state: str, tries: int = 0, before: int = 0) -> None:
-        """`before`: how many tries there were before the last."""
+    def _note(
+        self, due: Due, state: str, tries: int = 0, before: int = 0, began: float | None = None
+    ) -> None:
+        """`before`: how many tries there were before the last. `began`: when it began, by the steady clock;
+        None if another process has done it."""
         wait = min(_WAIT_S * 2 ** min(before, _MOST_DOUBLED), _LONGEST_WAIT_S)
         with self._records.store.write() as db:
             db.execute(
-                "UPDATE periods SET state = ?, tries = ?, next_try = ? WHERE end = ? AND state = 'pending'",
-                (state, max(tries, due.tries), self.now() + wait, due.period.end.timestamp()),
+                "UPDATE periods SET state = ?, tries = ?, next_try = ?, boot = ?, steady = ? "
+                "WHERE end = ? AND state = 'pending' AND again = ?",
+                (
+                    state,
+                    max(tries, due.tries),
+                    self.now() + wait,
+                    "" if began is None else self.boot,
+                    began or 0.0,
+                    due.period.end.timestamp(),
+                    due.again,
+                ),
             )
 
 
@@ -210,9 +283,7 @@ def wanted(graph: Graph, period: Period) -> Asked:
     given: dict[str, object] = {}
     if settings.period is not None:
         given |= dict(zip(settings.period, map(_default(graph), (period.start, period.end)), strict=True))
-    given |= {
-        name: text.format(start=period.start, end=period.end) for name, text in schedule.parameters.items()
-    }
+    given |= schedule.values(period.start, period.end)
     found = asked(graph, given)
     return Asked(found.key, found.values, (period.start.astimezone(UTC), period.end.astimezone(UTC)))
 

@@ -84,6 +84,17 @@ def run_lock(state: Path, key: str, *, waits: Stop | None = None) -> Iterator[No
         os.close(file)
 
 
+def is_being_done(state: Path, key: str) -> bool:
+    """Whether a process does a run now: to ask first is cheaper than to start one that says so."""
+    try:
+        with run_lock(state, key):
+            return False
+    except RunGoesOn:
+        return True
+    except FileNotFoundError:  # nobody has done any yet
+        return False
+
+
 @contextmanager
 def delivery_lock(state: Path, stop: Stop) -> Iterator[None]:
     """Held while rows go to the logs and the engine works on them; waits for other runs of the job."""

@@ -10,6 +10,7 @@ from signoff.errors import Problem
 from signoff.pipeline.graph import Graph, Node
 from signoff.pipeline.job_settings import Parameter, Value, read_value, text_of
 from signoff.pipeline.model import NAME_PATTERN, SinkConfig
+from signoff.pipeline.schedule_settings import Schedule
 
 GIVEN = "signoff.parameter."
 """Begins the name under which the value of a parameter stands in the environment a file is read with; no
@@ -73,6 +74,11 @@ def problems_of_job(graph: Graph, lines: Mapping[str, int]) -> Iterator[Problem]
                 message = f'the schedule gives no value for the parameter "{name}"'
                 hint = "add it to schedule.parameters, or give it a default"
                 yield problem("unknown-parameter", message, "schedule", hint)
+        for name, each in settings.parameters.items():
+            if wrong := _unfit(settings.schedule, name, each):
+                message = f'the schedule gives the parameter "{name}" what does not fit it: {wrong}'
+                hint = "write a part of the period, such as {start:%Y-%m-%d} for a date"
+                yield problem("bad-parameter", message, f"schedule.parameters.{name}", hint)
     for name in settings.period or ():
         parameter = settings.parameters.get(name)
         if isinstance(parameter, Parameter) and parameter.type not in ("date", "timestamp"):
@@ -86,6 +92,16 @@ def problems_of_job(graph: Graph, lines: Mapping[str, int]) -> Iterator[Problem]
             )
         for node in graph.nodes.values():
             yield from _problems_of(graph, node)
+
+
+def _unfit(schedule: Schedule, name: str, parameter: Parameter) -> str:
+    """Why a value that a schedule gives is none of the parameter's type; '' if it is."""
+    for sample in schedule.samples():
+        try:
+            read_value(parameter.type, sample.get(name))
+        except ValueError as error:
+            return str(error)
+    return ""
 
 
 def _problems_of(graph: Graph, node: Node) -> Iterator[Problem]:

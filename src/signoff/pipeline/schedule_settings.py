@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from datetime import datetime
+from itertools import pairwise
 from typing import Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-FIELDS = ("start", "end")
-"""What the texts of a schedule's parameters may name: the beginning and the end of the period."""
+_BY_CHANCE = re.compile(r"(?<![a-z])[rh](?![a-z])", re.IGNORECASE)
+"""Times that croniter draws anew whenever it is asked: such periods would have no ends."""
+_SOME_DAY = datetime(2026, 1, 1)
 
 
 class Schedule(BaseModel):
@@ -32,19 +36,33 @@ class Schedule(BaseModel):
     @model_validator(mode="after")
     def _can_be_kept(self) -> Self:
         try:
-            from croniter import croniter
+            from croniter import CroniterError, croniter
         except ModuleNotFoundError:
             raise ValueError('`cron` needs croniter: pip install "signoff[schedules]"') from None
-        if len(self.cron.split()) != 5 or not croniter.is_valid(self.cron):
+        if len(self.cron.split()) != 5 or _BY_CHANCE.search(self.cron) or not croniter.is_valid(self.cron):
             raise ValueError(f'`cron`: "{self.cron}" is no cron expression of five fields')
+        try:
+            croniter(self.cron, _SOME_DAY).get_next()
+        except CroniterError:
+            raise ValueError(f'`cron`: "{self.cron}" names no time that ever comes') from None
         try:
             ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
             raise ValueError(f'`timezone`: there is no time zone "{self.timezone}"') from None
         for name, text in self.parameters.items():
             try:
-                text.format(**dict.fromkeys(FIELDS, ""))
-            except (KeyError, IndexError, ValueError) as error:
-                if "format specifier" not in str(error):
-                    raise ValueError(f"`parameters.{name}`: it may name {{start}} and {{end}} only") from None
+                text.format(start=_SOME_DAY, end=_SOME_DAY)
+            except (KeyError, IndexError, ValueError, AttributeError, TypeError):
+                raise ValueError(f"`parameters.{name}`: it may name {{start}} and {{end}} only") from None
         return self
+
+    def values(self, start: datetime, end: datetime) -> dict[str, str]:
+        """The values of parameters for a period, as texts."""
+        return {name: text.format(start=start, end=end) for name, text in self.parameters.items()}
+
+    def samples(self) -> list[dict[str, str]]:
+        """Such values for periods of all kinds: days of one and two digits, in winter and summer."""
+        zone = ZoneInfo(self.timezone)
+        days = [datetime(2026, month, day, hour, tzinfo=zone)
+                for month, day, hour in ((1, 1, 0), (2, 3, 4), (7, 30, 5), (12, 31, 23))]  # fmt: skip
+        return [self.values(day, later) for day, later in pairwise(days)]
