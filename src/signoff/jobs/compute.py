@@ -21,10 +21,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from signoff.durable import sync_directory
 from signoff.errors import SignoffError
+from signoff.jobs.completeness import least
 from signoff.jobs.outputs import is_bounded, output_names
 from signoff.jobs.parameter_values import arguments
 from signoff.jobs.records import Output
-from signoff.jobs.tables import open_tables, rows_read
+from signoff.jobs.tables import open_tables, rows_read, tables_of
 from signoff.json_text import json_objects
 from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.pipeline.graph import Graph, Node
@@ -52,12 +53,8 @@ class Computed:
 
     outputs: dict[str, Output] = field(default_factory=dict)
     inputs: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    @property
-    def complete_to(self) -> str | None:
-        """The least of what the tables say."""
-        said = [each["complete_to"] for each in self.inputs.values() if each.get("complete_to") is not None]
-        return min(said) if said else None
+    complete_to: str | None = None
+    """The least of what the tables say."""
 
 
 def compute(
@@ -73,6 +70,8 @@ def compute(
     with open_tables(session, graph, values, directory) as opened:
         for name, table in opened.items():
             done.inputs[name] = {"rows": table.rows or 0, "complete_to": table.complete_to}
+        said = [opened[name].complete_to for name, each in tables_of(graph).items() if each.complete_to]
+        done.complete_to = least(said)
         frames = queries(graph, session, {name: table.df for name, table in opened.items()}, values)
         for number, name in enumerate(names):
             progress(name, number, len(names))

@@ -46,7 +46,8 @@ class TableConfig(SourceConfig):
     table; SQLite knows no times, so that these are STRING."""
     complete_to: str | None = Field(default=None, min_length=1)
     """Up to where the table is complete: an aggregate over all of it, such as `max(windowEnd)`, computed in
-    the same snapshot. It is recorded with the run and told to its sinks."""
+    the same snapshot. It is recorded with the run and told to its sinks: of several tables the least number
+    or time, and nothing if one of them is empty."""
     partitions: int | None = Field(default=None, ge=1, le=10_000)
     """In how many parts executors read it; by default two for each core."""
 
