@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,7 @@ def _turn(item: pytest.Item) -> int:
 @pytest.fixture(autouse=True)
 def own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test makes a secret is none for the others: a random one may be any word."""
-    for name in ("_registered", "_forms", "_words"):
-        monkeypatch.setattr(masking, name, getattr(masking, name))
+    monkeypatch.setattr(masking, "_process", copy(masking._process))
 
 
 @pytest.fixture(scope="session")

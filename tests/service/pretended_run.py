@@ -15,16 +15,24 @@ from signoff.service.record import RecordFile
 from signoff.service.run_process import hold, write_name
 
 
+def _drains(*_: object) -> None:
+    sys.stderr.write("it is asked to stop\n")
+    sys.stderr.flush()
+
+
+_ON_TERM = {"stubborn": signal.SIG_IGN, "drains": _drains}
+
+
 def main(directory: Path, revision: int) -> int:
     lock = hold(directory)
     if lock is None:
         return TAKEN
+    write_name(lock, revision)
     records = RecordFile(directory)
     record = records.read()
     if record is None or record.wanted != "running" or record.revision != revision:
         return NOT_WANTED
     text = records.put_in_force(record).read_text()
-    write_name(lock, revision)
     behaviour = next((line.split()[1] for line in text.splitlines() if line.startswith("x-run:")), "steady")
     sys.stderr.write(f"revision {revision} is {behaviour}\n")
     sys.stderr.flush()
@@ -34,11 +42,11 @@ def main(directory: Path, revision: int) -> int:
         return 1
     if behaviour == "never_ready":
         time.sleep(1000)
-    if behaviour == "stubborn":
+    if behaviour in ("stubborn", "drains"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     engine = subprocess.Popen(["sleep", "1000"])
     try:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else lambda *_: sys.exit(0))
+        signal.signal(signal.SIGTERM, _ON_TERM.get(behaviour, lambda *_: sys.exit(0)))
         state = directory / "state"
         (state / "intake/incoming").mkdir(parents=True, exist_ok=True)
         (state / "engine.json").write_text(json.dumps({"pid": engine.pid, "state": "running"}))

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import socket
-import threading
-from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import schemathesis
-import uvicorn
 from cryptography.fernet import Fernet
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,70 +16,17 @@ from starlette.routing import Route
 
 from signoff.ledger import DeadLetters, RunLock
 from signoff.ledger.letter import DeadLetter
-from signoff.service.api.app import ENDPOINTS, OPEN_PATHS, Api
+from signoff.service.api.app import ENDPOINTS, OPEN_PATHS
 from signoff.service.api.endpoint import MOST_TEXT_BYTES
 from signoff.service.tenant import Tenant
 from signoff.service.tokens import ROLES
+from tests.service.client import ONE, TEXT, Client, codes
 
 pytestmark = pytest.mark.servers
 
-TEXT = """name: alarms
-sources:
-  incoming: {type: files, path: ./in/*.jsonl}
-sinks:
-  out: {type: files, input: incoming, path: ./out}
-"""
 BOMB = "b: &b [x, x]\n" + "".join(
     f"{one}: &{one} [{', '.join([f'*{other}'] * 8)}]\n" for other, one in pairwise("bcdefghijk")
 )
-ONE = "/v1/pipelines/alarms"
-
-
-class Client:
-    """Requests with a token of a role."""
-
-    def __init__(self, tenant: Tenant) -> None:
-        self.tenant = tenant
-        self.app = Api(tenant).application()
-        self.tokens = {role: tenant.tokens.make(role, role)[1] for role in ROLES}
-        self.address = ""
-
-    def __call__(self, method: str, path: str, role: str = "administer", **more: Any) -> Any:
-        headers = dict(more.pop("headers", {}))
-        if role:
-            headers["Authorization"] = f"Bearer {self.tokens.get(role, role)}"
-        return httpx.request(
-            method, self.address + path, headers=headers, trust_env=False, timeout=120, **more
-        )
-
-    def put(self, text: str | bytes = TEXT, **query: str) -> Any:
-        return self("PUT", ONE, content=text, params={"spark": "false", "start": "false", **query})
-
-
-@pytest.fixture
-def ask(tmp_path: Path) -> Iterator[Client]:
-    client = Client(Tenant(tmp_path / "default", Fernet.generate_key()))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        client.address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server = uvicorn.Server(uvicorn.Config(client.app, log_config=None, lifespan="off", ws="none"))
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
-        thread.start()
-        try:
-            yield client
-        finally:
-            server.should_exit = True
-            thread.join()
-
-
-@pytest.fixture
-def hosted(ask: Client) -> Client:
-    """With a pipeline that is stopped."""
-    ask.tenant.create("alarms", TEXT, start=False)
-    return ask
-
-
-def codes(answer: Any) -> list[str]:
-    return [each["code"] for each in answer.json()["errors"]]
 
 
 # -- pipelines
@@ -285,7 +225,7 @@ def test_a_secret_goes_in_and_never_comes_out(hosted: Client) -> None:
     assert hosted("PUT", "/v1/secrets/db", json={"value": value}).json() == {"secrets": ["db"]}
     kept = hosted.tenant.directory
     assert not any(value in path.read_text(errors="replace") for path in kept.rglob("*") if path.is_file())
-    assert hosted.tenant.secrets.environment() == {"SIGNOFF_SECRET_db": value}
+    assert hosted.tenant.secrets.values() == {"db": value}
     for endpoint in ENDPOINTS:
         if endpoint.method == "GET":
             path = endpoint.path.format(name="alarms", id="0" * 12, event_id="incoming/1")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cryptography.fernet import Fernet
 
 from signoff.catalog import default
 from signoff.pipeline.graph import Graph
@@ -18,6 +19,7 @@ from signoff.service import hosted as hosted_module
 from signoff.service.hosted import Hosted, Seen
 from signoff.service.record import Record, RecordFile, Stopping, Update
 from signoff.service.run_process import find_run
+from signoff.service.secret_store import SecretStore
 from tests.servers import wait_until
 
 pytestmark = pytest.mark.servers
@@ -40,13 +42,14 @@ def text(behaviour: str) -> str:
 def place(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "alarms"
     if (run := find_run(tmp_path / "alarms")) is not None:
-        os.kill(run.pid, signal.SIGKILL)
+        run.signal(signal.SIGKILL)
 
 
 @pytest.fixture
 def make(place: Path) -> Iterator[Make]:
     """A hosted pipeline; called again, one of a service that was started anew."""
     services: list[Hosted] = []
+    store = SecretStore(place.parent / "secrets", Fernet.generate_key())
 
     def made(behaviour: str = "steady", record: Record | None = None) -> Hosted:
         records = RecordFile(place)
@@ -61,7 +64,7 @@ def make(place: Path) -> Iterator[Make]:
             return load(records.file, default(), {}, require_secrets=False, layers=Layers(), texts=texts)
 
         environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-        services.append(Hosted(place, lambda: environ, graph, known, PRETENDED))
+        services.append(Hosted(place, lambda: environ, store, graph, known, PRETENDED))
         return services[-1]
 
     yield made
@@ -232,3 +235,93 @@ def test_a_record_is_read_as_it_was_written(place: Path) -> None:
     record = Record("running", 3, Stopping(1.0, 2.0, 17), Update(3, 2, "starting", 5.0))
     records.write(record)
     assert RecordFile(place).read() == record
+
+
+def test_an_update_during_a_drain_does_not_end_it(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = make("drains")
+    before = until(one, in_state("running")).run
+    assert before is not None
+    one.stop(within_s=3600)
+    until(one, lambda seen: seen.record.stopping is not None and seen.record.stopping.signalled is not None)
+    one.change(text("steady"))
+    for _ in range(5):
+        one.step()
+    stopping = one.record.stopping
+    assert (stopping.signalled, stopping.within_s) == (before.pid, 3600.0)  # type: ignore[union-attr]
+    assert one.log.tail().count("is asked to stop") == 1
+    assert find_run(one.directory) == before
+
+
+def test_a_drain_is_over_in_its_own_time_whatever_the_clock_of_the_machine_says(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = make("drains")
+    before = until(one, in_state("running")).run
+    one.stop(within_s=3600)
+    until(one, lambda seen: seen.record.stopping is not None and seen.record.stopping.signalled is not None)
+    now = hosted_module.time.time
+    monkeypatch.setattr(hosted_module.time, "time", lambda: now() + 1e6)
+    for _ in range(3):
+        one.step()
+    assert one.log.tail().count("is asked to stop") == 1
+    assert find_run(one.directory) == before
+
+
+def test_a_new_text_has_its_time_to_start_whatever_the_clock_of_the_machine_says(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = make()
+    until(one, in_state("running"))
+    one.change(text("never_ready"))
+    new = until(one, lambda seen: seen.run is not None and seen.run.revision == 2).run
+    now = hosted_module.time.time
+    monkeypatch.setattr(hosted_module.time, "time", lambda: now() + 1e6)
+    for _ in range(3):
+        one.step()
+    assert find_run(one.directory) == new
+
+
+def test_a_record_of_another_start_of_the_machine_ends_its_run_in_time(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosted_module, "_ABORT_S", 0.1)
+    one = make("stubborn")
+    run = until(one, in_state("running")).run
+    assert run is not None
+    one.records.write(Record("stopped", 1, Stopping(1e12, 0.1, run.pid)))
+    until(make(), in_state("stopped"))
+
+
+def test_a_run_that_was_not_seen_when_it_was_to_stop_ends_all_the_same(make: Make) -> None:
+    one = make()
+    until(one, in_state("running"))
+    one.records.write(Record("stopped", 1))  # a service that was killed had not seen it yet
+    assert until(make(), in_state("stopped")).run is None
+
+
+def test_a_run_that_cannot_be_launched_waits_and_says_why(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = make()
+    monkeypatch.setattr(one, "_launcher", ("/nothing/of/this/name",))
+    seen = until(one, lambda seen: seen.crashes > 0)
+    assert seen.state == "waiting"
+    assert "/nothing/of/this/name" in seen.why
+
+
+def test_nothing_is_written_for_a_pipeline_that_was_removed(make: Make, place: Path) -> None:
+    one = make(record=Record("stopped", 1))
+    one.removed = True
+    place.rename(place.with_name("removed"))
+    for change in (one.start, one.stop, lambda: one.change(text("steady"))):
+        with pytest.raises(hosted_module.Removed):
+            change()
+    one.step()
+    assert not place.exists()
+
+
+def test_line_ends_of_a_text_stay_as_they_are(place: Path) -> None:
+    records = RecordFile(place)
+    records.make()
+    records.add_text(1, "name: x\r\nsources:\r")
+    assert records.text(1) == "name: x\r\nsources:\r"

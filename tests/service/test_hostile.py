@@ -17,7 +17,7 @@ from signoff.errors import SignoffError, StateError
 from signoff.service import server as server_module
 from signoff.service.server import Options, Service
 from tests.servers import wait_until
-from tests.service.test_api import TEXT
+from tests.service.client import TEXT
 
 pytestmark = pytest.mark.servers
 

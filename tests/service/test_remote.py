@@ -12,10 +12,9 @@ from typer.testing import CliRunner
 from signoff.cli import app
 from signoff.cli.remote.client import Client as Asking
 from signoff.errors import PipelineError, SignoffError
-from tests.service.test_api import TEXT, Client, ask, hosted
+from tests.service.client import TEXT, Client
 
 pytestmark = pytest.mark.servers
-__all__ = ["ask", "hosted"]
 
 
 class Remote:

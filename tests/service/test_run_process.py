@@ -11,12 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from signoff.service import launch
+from signoff.service.record import Record, RecordFile
 from signoff.service.run_process import FILE, RunProcess, began, find_run, hold, parent, write_name
 from tests.servers import wait_until
 
 HOLDER = """
 import sys, time
 from pathlib import Path
+from signoff.service import launch
+from signoff.service.record import Record, RecordFile
 from signoff.service.run_process import hold, write_name
 lock = hold(Path(sys.argv[1]))
 if lock is None:
@@ -29,6 +33,25 @@ time.sleep(1000)
 
 def holder(directory: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", HOLDER, str(directory)], stdout=subprocess.PIPE, text=True)
+
+
+def test_a_launcher_is_seen_before_it_looks_at_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it reads and writes may take long, on a busy disk."""
+    records = RecordFile(tmp_path)
+    records.make()
+    records.add_text(1, "name: x")
+    records.write(Record("running", 1))
+    seen = []
+
+    def slow(self: RecordFile) -> Record | None:
+        seen.append(find_run(self.directory))
+        return None
+
+    monkeypatch.setattr(RecordFile, "read", slow)
+    assert launch.main(tmp_path, 1, 0) == launch.NOT_WANTED
+    assert [each and each.pid for each in seen] == [os.getpid()]
 
 
 def test_there_is_no_run_where_none_was(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from signoff.pipeline.settings import Settings
 from signoff.pipeline.started_jobs import with_jobs
 from signoff.pipeline.suggestions import suggestion
 from signoff.pipeline.syntax import Place
-from signoff.pipeline.variables import Lenient
+from signoff.pipeline.variables import Alone, Lenient
 
 SECTIONS = {f"{kind}s": kind for kind in KINDS}
 TESTS, PIPELINE = "tests", "pipeline"
@@ -74,6 +74,27 @@ def load(
         return replace(check(draft_of(path, Layers(), kept), catalog, environ), texts=kept.read)
 
     return with_jobs(graph, job, lenient=not require_secrets)
+
+
+def load_alone(text: str, path: Path, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
+    """The graph of one text, for a process that looks at pipelines of others: no file is read, and nothing
+    that the text names is run. References that cannot be resolved so stand for themselves; a job that a sink
+    starts is not looked at. Raises PipelineError with all problems."""
+    written, layers = text_of(text, str(path)), Layers()
+    refuse_other_files(written)
+    laid = _layered(written, layers, Texts())
+    draft = _Splitter(laid, Draft(str(path), path.parent.resolve())).split()
+    graph = check(draft, catalog, Alone(environ))
+    return replace(graph, layers=layers, texts={str(path.absolute()): text})
+
+
+def refuse_other_files(written: Text) -> None:
+    """Raises PipelineError for a text that needs another one."""
+    for key in (INCLUDE, PIPELINE):
+        if key in written.value:
+            message, hint = f'"{key}" names another file, and only one text was submitted', "submit all of it"
+            line = written.lines.get((key,), 0)
+            raise PipelineError([Problem("not-hosted", message, f"{hint} as one text", written.file, line)])
 
 
 def draft_of(path: Path, layers: Layers, files: Texts | None = None) -> Draft:

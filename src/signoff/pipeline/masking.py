@@ -9,6 +9,10 @@ Invariants: text is masked before anything else is done to it: a secret that was
 folded, is not found any more. So `excerpt` is how text is shortened, everywhere. Overlapping secrets are
 masked together; what is known by value goes before what is known by its place, which may see a part of it.
 
+Values are known to a register. That of the process is used by default; where one process works for several
+parties (the service, for its tenants), each has one of its own (`masking`): what is masked for one would else
+tell it which words are secrets of another.
+
 A value of two or three characters is masked where it stands alone, not inside words; one of a single
 character only by its place: masking every "a" would make all output unreadable, and protect nothing.
 """
@@ -21,6 +25,8 @@ import json
 import re
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from urllib.parse import quote, quote_plus
 
 MASK = "***"
@@ -48,26 +54,64 @@ BY_PLACE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}", re.IGNORECASE), rf"\1{MASK}"),
 )
 
-_lock = threading.Lock()
-_registered: frozenset[str] = frozenset()
-"""The values as they were given."""
-_forms: tuple[str, ...] = ()
-"""All that is looked for in a text."""
-_words: re.Pattern[str] | None = None
-"""The short ones, as words."""
+
+class Register:
+    """Values to be masked."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.values: frozenset[str] = frozenset()
+        """As they were given."""
+        self._all: frozenset[str] = frozenset()
+        self._forms: tuple[str, ...] = ()
+        """All that is looked for in a text."""
+        self._words: re.Pattern[str] | None = None
+        """The short ones, as words."""
+
+    def add(self, *values: str) -> None:
+        new = {value for value in values if len(value) > 1} - self.values
+        if not new:
+            return
+        with self._lock:
+            self._all |= {form for value in new for form in _forms_of(value)}
+            self._forms = tuple(sorted(form for form in self._all if len(form) >= SHORTEST))
+            short = sorted(form for form in self._all if 1 < len(form) < SHORTEST)
+            self._words = (
+                re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, short))})(?!\w)") if short else None
+            )
+            self.values |= new
+
+    def found(self, text: str) -> Iterator[tuple[int, int]]:
+        for form in self._forms:
+            start = text.find(form)
+            while start >= 0:
+                yield start, start + len(form)
+                start = text.find(form, start + 1)
+        if self._words is not None:
+            yield from (match.span() for match in self._words.finditer(text))
+
+
+_process = Register()
+_current: ContextVar[Register | None] = ContextVar("register", default=None)
+
+
+def _register() -> Register:
+    return _current.get() or _process
+
+
+@contextmanager
+def masking(register: Register) -> Iterator[None]:
+    """Meanwhile, in this thread, secrets are registered in this register and masked by it alone."""
+    token = _current.set(register)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 def register_secret(value: str) -> None:
     """Have `redact` mask this value from now on, in this process; also as part of a URL or of JSON."""
-    global _registered, _forms, _words
-    if value in _registered or len(value) < 2:
-        return
-    with _lock:
-        _registered |= {value}
-        forms = {form for known in _registered for form in _forms_of(known)}
-        _forms = tuple(sorted(form for form in forms if len(form) >= SHORTEST))
-        short = sorted(form for form in forms if 1 < len(form) < SHORTEST)
-        _words = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, short))})(?!\w)") if short else None
+    _register().add(value)
 
 
 def redact(text: str) -> str:
@@ -82,7 +126,7 @@ def redact(text: str) -> str:
 
 def redact_known(text: str) -> str:
     """The text without registered values; secrets that are known only by their place stay."""
-    spans = sorted(_found(text))
+    spans = sorted(_register().found(text))
     return _masked(text, spans) if spans else text
 
 
@@ -102,23 +146,13 @@ class KnownSecrets:
     """The values this process masks, for one on an executor: it masks them as soon as it was unpickled."""
 
     def __reduce__(self) -> tuple[object, tuple[tuple[str, ...]]]:
-        return _known, (tuple(sorted(_registered)),)
+        return _known, (tuple(sorted(_register().values)),)
 
 
 def _known(values: Iterable[str]) -> KnownSecrets:
     for value in values:
         register_secret(value)
     return KnownSecrets()
-
-
-def _found(text: str) -> Iterator[tuple[int, int]]:
-    for form in _forms:
-        start = text.find(form)
-        while start >= 0:
-            yield start, start + len(form)
-            start = text.find(form, start + 1)
-    if _words is not None:
-        yield from (match.span() for match in _words.finditer(text))
 
 
 def _masked(text: str, spans: Iterable[tuple[int, int]]) -> str:

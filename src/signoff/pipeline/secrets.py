@@ -28,7 +28,9 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from signoff.pipeline.masking import KnownSecrets as KnownSecrets
+from signoff.pipeline.masking import Register as Register
 from signoff.pipeline.masking import excerpt as excerpt
+from signoff.pipeline.masking import masking as masking
 from signoff.pipeline.masking import redact as redact
 from signoff.pipeline.masking import register_secret as register_secret
 

@@ -10,8 +10,10 @@ Invariant: a value that came from a file, from the service, from a variable whos
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +26,9 @@ REFERENCE = re.compile(
     r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?)\}|(?P<bad>\$\{)"
 )
 SECRET_VARIABLE = "SIGNOFF_SECRET_"
-"""The beginning of the variables in which a run finds the secrets that the service keeps."""
+"""The beginning of the variables in which a run without a service finds secrets."""
+KEPT_SECRETS = "SIGNOFF_SECRETS"
+"""Names the file, in memory, in which a run of the service finds the secrets that the service keeps."""
 _SHORTEST_PART = 6
 """Of a secret that is made of references and other text: shorter ones are in too many other texts."""
 _SCHEME = re.compile(r"\s*[A-Za-z]+\s+")
@@ -46,6 +50,10 @@ class Lenient(dict[str, str]):
     """An environment for looking at a pipeline: what is not set, or no readable file, stands for itself."""
 
 
+class Alone(Lenient):
+    """The same, where no file may be read either: a reference to one stands for itself."""
+
+
 class Expansion:
     """Expands the references in the strings of one file, and remembers what it put where."""
 
@@ -55,6 +63,8 @@ class Expansion:
         self.references: list[Reference] = []
         self.unresolved = 0
         """References that stand for themselves."""
+        self._kept: Mapping[str, str] | None = None
+        """The secrets of the service, once they were read."""
 
     def expand(self, text: str, *, secret: bool, fail: Fail) -> str:
         """The text with its references replaced; `fail` is told what cannot be."""
@@ -92,6 +102,8 @@ class Expansion:
             )
             return None
         if match["file"]:
+            if isinstance(self._environ, Alone):
+                return self._itself(match)
             try:
                 return read_secret(self._base / match["file"])
             except Unreadable as why:
@@ -117,6 +129,8 @@ class Expansion:
     def _kept_secret(self, match: re.Match[str], fail: Fail) -> str | None:
         name = match["secret"]
         value = self._environ.get(SECRET_VARIABLE + name)
+        if value is None:
+            value = self._kept_by_service().get(name)
         if value is None and isinstance(self._environ, Lenient):
             return self._itself(match)
         if value is None:
@@ -126,6 +140,14 @@ class Expansion:
                 "without one",
             )
         return value
+
+    def _kept_by_service(self) -> Mapping[str, str]:
+        if self._kept is None:
+            self._kept = {}
+            if place := self._environ.get(KEPT_SECRETS):
+                with suppress(OSError):  # the run that has it is gone
+                    self._kept = json.loads(Path(place).read_bytes())
+        return self._kept
 
     def _itself(self, match: re.Match[str]) -> str:
         self.unresolved += 1

@@ -1,9 +1,10 @@
 """A text that was submitted is checked in a process of its own, which has what the run will have.
 
 What is wrong is said as `signoff check` says it, with the line. The service itself reads no text that was
-not accepted: one that is hostile, or makes Spark fail, costs this process, for a bounded time.
+not accepted: one that is hostile, or makes Spark fail, costs this process, for a bounded time. It ends with
+the service, by its standard input, and by an alarm of its own; its Java ends with it, by the same way.
 
-    python -m signoff.service.checking FILE NAME [--spark]
+    python -m signoff.service.checking FILE NAME SECONDS SECRETS [--spark]
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ from typing import Any
 from signoff.durable import make_directory
 from signoff.errors import PipelineError, Problem, SignoffError
 from signoff.private import make_private
+from signoff.service.handed_secrets import handed_over, take
 
 CHECK_S = 180.0
 _AT_ONCE = 2
 _TURN_S = 60.0
+_GRACE_S = 10.0
+"""The service ends a check when its time is up; this much later it ends by itself."""
 _CANDIDATE = ".candidate.yaml"
 """No pipeline can be called that."""
 _turns = threading.BoundedSemaphore(_AT_ONCE)
@@ -46,7 +50,13 @@ class Checked:
 
 
 def check_text(
-    place: Path, text: str, environ: Mapping[str, str], *, spark: bool, within_s: float = CHECK_S
+    place: Path,
+    text: str,
+    environ: Mapping[str, str],
+    secrets: Mapping[str, str],
+    *,
+    spark: bool,
+    within_s: float = CHECK_S,
 ) -> Checked:
     """Check a text as the pipeline of this directory. `spark`: also expressions, schemas and functions, which
     takes some seconds. Nothing that is there is changed."""
@@ -59,7 +69,8 @@ def check_text(
         candidate = place / _CANDIDATE
         candidate.write_text(text, encoding="utf-8")
         try:
-            return _asked(candidate, place.name, environ, spark, within_s)
+            with handed_over(secrets) as file:
+                return _asked(candidate, place.name, environ, file, spark, within_s)
         finally:
             candidate.unlink(missing_ok=True)
     finally:
@@ -68,38 +79,48 @@ def check_text(
             shutil.rmtree(place, ignore_errors=True)
 
 
-def _asked(file: Path, name: str, environ: Mapping[str, str], spark: bool, within_s: float) -> Checked:
+def _asked(
+    file: Path, name: str, environ: Mapping[str, str], secrets: int, spark: bool, within_s: float
+) -> Checked:
     program = [
-        sys.executable,
-        "-m",
-        "signoff.service.checking",
-        file.name,
-        name,
+        sys.executable, "-m", "signoff.service.checking", file.name, name, str(within_s), str(secrets),
         *(["--spark"] if spark else []),
-    ]
+    ]  # fmt: skip
     process = subprocess.Popen(
-        program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        cwd=file.parent, env=dict(environ), start_new_session=True,
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        cwd=file.parent, env=dict(environ), start_new_session=True, pass_fds=(secrets,),
     )  # fmt: skip
+    output = process.stdout
+    assert process.stdin is not None and output is not None
+    said: list[bytes] = []
+    reader = threading.Thread(target=lambda: said.append(output.read()), daemon=True)
     try:
-        said, _ = process.communicate(timeout=within_s)
-        found: dict[str, Any] = json.loads(said)
+        # Not `communicate`, which would close its standard input: that says that the service is gone.
+        reader.start()
+        process.wait(within_s)
+        reader.join(within_s)
+        found: dict[str, Any] = json.loads(said[0] if said else b"")
     except (subprocess.TimeoutExpired, ValueError):
         message = f"the pipeline could not be checked within {within_s:g} s, or its check has crashed"
         return Checked((Problem("check-failed", message, "make it smaller, or try again", f"{name}.yaml"),))
     finally:
         with suppress(ProcessLookupError):  # Java, too
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.wait()
+        reader.join()
+        process.stdin.close()
+        output.close()
     return Checked(*(tuple(Problem(**each) for each in found[kind]) for kind in ("problems", "warnings")))
 
 
 # -- in the process
 
 
-def main(file: Path, name: str, spark: bool) -> None:
+def main(file: Path, name: str, within_s: float, secrets: int, spark: bool) -> None:
     from signoff.pipeline.secrets import redact
 
+    _end_in_time(within_s)
+    take(secrets)
     try:
         found = _check(file, name, spark)
     except PipelineError as error:
@@ -113,17 +134,26 @@ def main(file: Path, name: str, spark: bool) -> None:
     sys.stdout.write(json.dumps(said))
 
 
+def _end_in_time(within_s: float) -> None:
+    """Whatever becomes of the service, and of this process."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, within_s + _GRACE_S)  # the system's, also where Python is stuck
+    threading.Thread(target=_end_with_service, daemon=True).start()
+
+
+def _end_with_service() -> None:
+    while os.read(0, 4096):
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
 def _check(file: Path, name: str, spark: bool) -> Checked:
     from signoff.catalog import default
-    from signoff.pipeline.load import load
+    from signoff.pipeline.load import load, refuse_other_files
     from signoff.pipeline.overlays import Layers, text_of
 
     written = text_of(file.read_text(encoding="utf-8"), str(file))
-    for key in ("include", "pipeline"):
-        if key in written.value:
-            message = f'"{key}" names another file, and only one text was submitted'
-            hint = "submit all of it as one text"
-            return Checked((Problem("not-hosted", message, hint, str(file), written.lines.get((key,), 0)),))
+    refuse_other_files(written)
     graph = load(file, default(), layers=Layers())
     if graph.is_job:
         message, hint = "this is a job: it reads tables, and ends", "run it with: signoff jobs run FILE"
@@ -150,4 +180,4 @@ def _placed(problem: Problem, file: Path, name: str) -> Problem:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], "--spark" in sys.argv[3:])
+    main(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), int(sys.argv[4]), "--spark" in sys.argv[5:])

@@ -16,7 +16,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
@@ -24,11 +25,15 @@ from typing import Literal
 
 from signoff.errors import SignoffError
 from signoff.pipeline.graph import Graph
+from signoff.pipeline.secrets import masking, redact
+from signoff.service.handed_secrets import handed_over
 from signoff.service.launch import NOT_WANTED, TAKEN
 from signoff.service.readiness import why_not_ready
 from signoff.service.record import Record, RecordFile, Stopping, Update, UpdateResult
 from signoff.service.run_log import RunLog
 from signoff.service.run_process import RunProcess, find_run
+from signoff.service.secret_store import SecretStore
+from signoff.service.uptime import since, uptime
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +50,10 @@ _STEADY_S = 60.0
 _BAD_PIPELINE = 2
 
 State = Literal["stopped", "starting", "running", "stopping", "updating", "waiting", "failed"]
+
+
+class Removed(Exception):
+    """The pipeline was deleted meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -69,18 +78,22 @@ class Hosted:
         self,
         directory: Path,
         environ: Callable[[], Mapping[str, str]],
+        secrets: SecretStore,
         graph: Callable[[Record], Graph],
         record: Record,
         launcher: Sequence[str] = LAUNCHER,
     ) -> None:
-        """`environ`: of its runs. `graph`: the pipeline of a record, to look at its state. `launcher`: what
-        becomes the run, started with the directory and the revision."""
+        """`environ`, `secrets`: of its runs; the values are masked in all that is said of them. `graph`: the
+        pipeline of a record, to look at its state. `launcher`: what becomes the run, started with the
+        directory, the revision, and the descriptor of its secrets."""
         self.name, self.directory = directory.name, directory
         self.lock = threading.RLock()
         self.records = RecordFile(directory)
         self.log = RunLog(directory / "run.log")
-        self._environ, self._graph, self._launcher = environ, graph, launcher
+        self._environ, self._secrets, self._graph, self._launcher = environ, secrets, graph, launcher
         self._record = record
+        self.removed = False
+        """It is deleted: nothing is written to its directory any more."""
         self._child: subprocess.Popen[bytes] | None = None
         self._known: RunProcess | None = None
         """The run as it was seen last."""
@@ -100,30 +113,34 @@ class Hosted:
         return self._record
 
     def seen(self) -> Seen:
-        with self.lock:
+        with self.lock, masking(self._secrets.register()):
             run, record = find_run(self.directory), self._record
             state, why = self._state(record, run)
-            return Seen(self.name, state, why, record, run, self._crashes)
+            return Seen(self.name, state, redact(why), record, run, self._crashes)
+
+    def graph(self) -> Graph:
+        """The pipeline whose text is in force, to look at its state; without secrets."""
+        return self._graph(self._record)
 
     def start(self) -> None:
         """Have it run."""
-        with self.lock:
+        with self._kept():
             self._failed, self._crashes, self._again_at = "", 0, 0.0
             self._write(replace(self._record, wanted="running"))
 
     def stop(self, within_s: float = STOP_S) -> None:
         """Have it end: what is in flight is finished within this time, or by the next run."""
-        with self.lock:
+        with self._kept():
             record = self._record
             stopping = None
             if find_run(self.directory) is not None or self._child is not None:
                 earlier = record.stopping
-                stopping = Stopping(time.time(), within_s, earlier.signalled if earlier else None)
+                stopping = Stopping(uptime(), within_s, earlier.signalled if earlier else None)
             self._write(replace(record, wanted="stopped", stopping=stopping))
 
     def change(self, text: str, within_s: float = STOP_S) -> None:
-        """Put a text that was checked in the place of the one in force."""
-        with self.lock:
+        """Put a text that was checked in the place of the one in force. A drain that is under way goes on."""
+        with self._kept():
             before = self._record
             revision = before.newest + 1
             self.records.add_text(revision, text)
@@ -132,8 +149,8 @@ class Hosted:
                 self._write(replace(before, revision=revision, last_update=done))
                 self.records.put_in_force(self._record)
                 return
-            stopping = Stopping(time.time(), within_s)
-            update = Update(revision, before.revision, "draining", time.time())
+            stopping = before.stopping or Stopping(uptime(), within_s)
+            update = Update(revision, before.revision, "draining", uptime())
             self._failed, self._crashes, self._again_at = "", 0, 0.0
             self._write(replace(before, update=update, stopping=stopping))
 
@@ -141,7 +158,9 @@ class Hosted:
 
     def step(self) -> None:
         """Do what comes next. Called every fraction of a second."""
-        with self.lock:
+        with self.lock, masking(self._secrets.register()):
+            if self.removed:
+                return
             run = find_run(self.directory)
             self._notice_end(run)
             record = self._record
@@ -155,17 +174,19 @@ class Hosted:
                 self._update(record, record.update, run)
             elif record.wanted == "running":
                 self._keep(record, run)
+            elif run is not None:  # it was not seen when it was to stop
+                self._write(replace(record, stopping=Stopping(uptime(), STOP_S)))
             self.log.bound()
 
     def _keep(self, record: Record, run: RunProcess | None) -> None:
         if run is not None and run.revision != record.revision:  # launched just before the text was switched
-            self._write(replace(record, stopping=Stopping(time.time(), STOP_S)))
+            self._write(replace(record, stopping=Stopping(uptime(), STOP_S)))
         elif run is None and self._child is None and not self._failed and time.monotonic() >= self._again_at:
             self._launch(record)
 
     def _update(self, record: Record, update: Update, run: RunProcess | None) -> None:
         if update.phase == "draining":  # and the old run has ended
-            starting = replace(update, phase="starting", since=time.time())
+            starting = replace(update, phase="starting", since=uptime())
             record = self._write(replace(record, revision=update.revision, update=starting))
             self.records.put_in_force(record)
             update = starting
@@ -173,15 +194,16 @@ class Hosted:
             why = "it was asked to stop meanwhile; the new text is in force, and was not seen running"
             self._conclude(record, UpdateResult(update.revision, "stopped", why, time.time()))
             if run is not None and record.stopping is None:
-                self._write(replace(self._record, stopping=Stopping(time.time(), STOP_S)))
+                self._write(replace(self._record, stopping=Stopping(uptime(), STOP_S)))
         elif run is None and self._child is None:
             if self._launched == update.revision:
                 self._roll_back(record, update, self.log.tail(since=self._log_from))
             else:
-                self._launch(record)
+                launched = replace(record, update=replace(update, since=uptime()))
+                self._launch(self._write(launched))
         elif run is not None and not self._why_not_ready(record, run):
             self._conclude(record, UpdateResult(update.revision, "done", "", time.time()))
-        elif time.time() > update.since + START_S and run is not None:
+        elif since(update.since) > START_S and run is not None:
             logger.error("%s: the new text is not up within %g s", self.name, START_S)
             run.signal(SIGKILL)
 
@@ -189,7 +211,7 @@ class Hosted:
         logger.error(
             "%s: revision %d did not start; %d runs again", self.name, update.revision, update.before
         )
-        if time.time() > update.since + START_S:
+        if since(update.since) > START_S:
             why = f"it was not up within {START_S:g} s\n{why}"
         why = why or "its run ended"
         result = UpdateResult(update.revision, "rolled_back", why, time.time())
@@ -204,23 +226,31 @@ class Hosted:
     def _launch(self, record: Record) -> None:
         self._log_from, self._launched = self.log.size(), record.revision
         self._began = time.monotonic()
-        program = [*self._launcher, str(self.directory), str(record.revision)]
-        with self.log.open() as log:
-            self._child = subprocess.Popen(
-                program,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.directory,
-                env=dict(self._environ()),
-                start_new_session=True,  # what ends the service ends no run
-            )
+        try:
+            with self.log.open() as log, handed_over(self._secrets.values()) as secrets:
+                self._child = subprocess.Popen(
+                    [*self._launcher, str(self.directory), str(record.revision), str(secrets)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self.directory,
+                    env=dict(self._environ()),
+                    pass_fds=(secrets,),
+                    start_new_session=True,  # what ends the service ends no run
+                )
+        except (OSError, ValueError, SignoffError) as error:
+            self.log.note(f"its run could not be launched: {error}")
+            self._count_crash("it could not be launched")
+            return
         logger.info("%s: revision %d is launched", self.name, record.revision)
 
     def _ask(self, stopping: Stopping, run: RunProcess | None) -> None:
         """Have the run end. Who is killed in the midst of this asks once more, which ends it at once: nothing
         is lost by that."""
-        late = time.time() - stopping.asked_at - stopping.within_s
+        if stopping.asked_at > uptime():  # of an earlier start of the machine
+            stopping = replace(stopping, asked_at=uptime())
+            self._write(replace(self._record, stopping=stopping))
+        late = since(stopping.asked_at) - stopping.within_s
         if run is None:
             return  # a launcher, which finds that it is not wanted
         if stopping.signalled != run.pid:
@@ -255,11 +285,14 @@ class Hosted:
             self._failed = self.log.tail(since=self._log_from) or "its run ended with exit code 2"
             logger.error("%s cannot be run: %s", self.name, self._failed)
             return
+        self._count_crash(f"its run ended with code {code}")
+
+    def _count_crash(self, why: str) -> None:
         steady = time.monotonic() - self._began > _STEADY_S
         self._crashes = 1 if steady else self._crashes + 1
         wait = min(_FIRST_WAIT_S * 2 ** min(self._crashes - 1, 10), _LONGEST_WAIT_S)
         self._again_at = time.monotonic() + wait
-        logger.warning("%s: its run ended with code %s; started again in %g s", self.name, code, wait)
+        logger.warning("%s: %s; started again in %g s", self.name, why, wait)
 
     # -- what is seen
 
@@ -284,6 +317,14 @@ class Hosted:
             return why_not_ready(self._graph(record), run)
         except SignoffError as error:
             return f"it cannot be looked at: {error}"
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """The lock, for what changes the record; raises Removed."""
+        with self.lock:
+            if self.removed:
+                raise Removed(self.name)
+            yield
 
     def _write(self, record: Record) -> Record:
         if record != self._record:

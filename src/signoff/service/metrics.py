@@ -3,6 +3,7 @@ service."""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator
 
@@ -16,6 +17,8 @@ from signoff.service.readiness import processes_of
 from signoff.service.run_process import find_run
 from signoff.service.tenant import Tenant
 from signoff.watch.metrics import PipelineMetrics
+
+logger = logging.getLogger(__name__)
 
 STATES = "signoff_service_pipelines"
 UNREADABLE = "signoff_service_unreadable_pipelines"
@@ -42,14 +45,21 @@ class _All(Collector):
         states: Counter[str] = Counter()
         unreadable = 0
         for name, hosted in sorted(self._tenant.pipelines.items()):
-            states[hosted.seen().state] += 1
+            state, metrics = "", list[Metric]()
             try:
-                for metric in self._of(name, hosted):
-                    known = found.setdefault(metric.name, metric)
-                    if known is not metric:
-                        known.samples.extend(metric.samples)
-            except SignoffError:  # its status says why
+                state = hosted.seen().state
+                metrics = self._of(name, hosted)
+            except Exception as error:  # whatever it is, the others have their metrics
+                if hosted.removed:
+                    continue
                 unreadable += 1
+                if not isinstance(error, SignoffError):  # else its status says why
+                    logger.exception("the metrics of %s cannot be read", name)
+            states.update([state] if state else [])
+            for metric in metrics:
+                known = found.setdefault(metric.name, metric)
+                if known is not metric:
+                    known.samples.extend(metric.samples)
         counted = GaugeMetricFamily(
             STATES, "Pipelines of the service, by what they are doing.", labels=["state"]
         )

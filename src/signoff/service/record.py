@@ -33,7 +33,7 @@ class Stopping:
     """A run that was asked to end."""
 
     asked_at: float
-    """Seconds since the epoch."""
+    """By `uptime`."""
     within_s: float
     """How long it may go on with what is in flight."""
     signalled: int | None = None
@@ -50,6 +50,7 @@ class Update:
     """The one that runs again if the new one does not start."""
     phase: Literal["draining", "starting"]
     since: float
+    """By `uptime`: when the phase began; of a start, when its run was launched last."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class RecordFile:
         write_whole(self.directory / RECORD, json.dumps(asdict(record), indent=1).encode())
 
     def text(self, revision: int) -> str:
-        return self._path(revision).read_text(encoding="utf-8")
+        return self._path(revision).read_bytes().decode()  # line ends are as they were submitted
 
     def add_text(self, revision: int, text: str) -> None:
         """Before a record names it."""

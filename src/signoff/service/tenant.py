@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
 
 from signoff.durable import sync_directory, write_whole
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.overlays import VARIABLE as PROFILE
-from signoff.pipeline.overlays import Layers
-from signoff.pipeline.variables import SECRET_VARIABLE, Lenient
+from signoff.pipeline.variables import KEPT_SECRETS, SECRET_VARIABLE
 from signoff.private import make_private
 from signoff.service.hosted import Hosted
 from signoff.service.record import Record, RecordFile
@@ -28,6 +28,10 @@ class Busy(Exception):
     """Somebody else is changing this pipeline at the moment."""
 
 
+class NoPipeline(Exception):
+    """There is none of that name, or not any more."""
+
+
 class Tenant:
     """Everything of it that has a name."""
 
@@ -39,7 +43,6 @@ class Tenant:
         self.trail = Trail(directory / "trail.jsonl")
         self._lock = threading.Lock()
         self._changing: set[str] = set()
-        self._graphs: dict[str, tuple[int, Graph]] = {}
         self.pipelines: dict[str, Hosted] = {}
         shutil.rmtree(directory / "removed", ignore_errors=True)  # a kill in the midst of a deletion
         for place in sorted((directory / "pipelines").glob("*/record.json")):
@@ -47,18 +50,20 @@ class Tenant:
                 self.pipelines[place.parent.name] = self._hosted(place.parent, record)
 
     def first_token(self) -> Path | None:
-        """The file with the administrator's token, if there was none yet; it is written only then."""
-        if self.tokens:
+        """The file with the administrator's token, if nobody could administer yet, or any more. It is written
+        first: a kill in between leaves a token that nobody can use, and the next start makes another one."""
+        if self.tokens.administered():
             return None
-        _, sent = self.tokens.make("administrator", "administer")
+        token, sent = self.tokens.draft("administrator", "administer")
         path = self.directory / ADMINISTRATOR
         write_whole(path, sent.encode() + b"\n")
+        self.tokens.add(token)
         return path
 
     def environment(self) -> dict[str, str]:
         """Of a run, without its secrets: that of the service. A profile is none of the text that was
         submitted."""
-        own = (PROFILE, SECRET_VARIABLE)
+        own = (PROFILE, SECRET_VARIABLE, KEPT_SECRETS)
         return {name: value for name, value in os.environ.items() if not name.startswith(own)}
 
     def place(self, name: str) -> Path:
@@ -86,44 +91,54 @@ class Tenant:
         records.write(record)
         records.put_in_force(record)
         hosted = self._hosted(records.directory, record)
-        self.pipelines = {**self.pipelines, name: hosted}
+        with self._lock:
+            self.pipelines = {**self.pipelines, name: hosted}
         return hosted
 
-    def remove(self, name: str) -> None:
-        """Take a pipeline that is stopped away, with its state directory. First under another name, so that
-        half of it is never a pipeline."""
-        place, away = self.place(name), self.directory / "removed"
+    def remove(self, hosted: Hosted) -> Path:
+        """Take a pipeline that is stopped away, with its state directory: under another name, so that half of
+        it is never a pipeline. Its lock is held meanwhile; `discard` the path that is returned without it."""
+        away = self.directory / "removed"
         make_private(away)
-        self.pipelines = {key: each for key, each in self.pipelines.items() if key != name}
-        self._graphs.pop(name, None)
-        target = away / name
-        shutil.rmtree(target, ignore_errors=True)
-        place.rename(target)
-        sync_directory(place.parent)
-        shutil.rmtree(target, ignore_errors=True)
+        target = away / f"{hosted.name}.{token_hex(8)}"
+        hosted.directory.rename(target)
+        hosted.removed = True
+        with self._lock:
+            self.pipelines = {name: each for name, each in self.pipelines.items() if each is not hosted}
+        sync_directory(hosted.directory.parent)
+        return target
+
+    def discard(self, removed: Path) -> None:
+        """Remove what was taken away; it may be large."""
+        shutil.rmtree(removed, ignore_errors=True)
 
     def graph(self, name: str) -> Graph:
-        """The pipeline whose text is in force, to look at its state; without secrets."""
-        return self._graph(name, self.pipelines[name].record)
+        """The pipeline whose text is in force, to look at its state; without secrets. Raises NoPipeline."""
+        found = self.pipelines.get(name)
+        if found is None:
+            raise NoPipeline(name)
+        return found.graph()
 
     def _hosted(self, directory: Path, record: Record) -> Hosted:
-        def environ() -> Mapping[str, str]:
-            return self.environment() | self.secrets.environment()
+        known: dict[int, Graph] = {}
 
-        graph: Callable[[Record], Graph] = lambda record: self._graph(directory.name, record)  # noqa: E731
-        return Hosted(directory, environ, graph, record)
+        def graph(record: Record) -> Graph:
+            found = known.get(record.revision)
+            if found is None:
+                found = self._graph(directory, record)
+                known.clear()
+                known[record.revision] = found
+            return found
 
-    def _graph(self, name: str, record: Record) -> Graph:
-        kept = self._graphs.get(name)
-        if kept is not None and kept[0] == record.revision:
-            return kept[1]
+        return Hosted(directory, self.environment, self.secrets, graph, record)
+
+    def _graph(self, directory: Path, record: Record) -> Graph:
         from signoff.catalog import default
-        from signoff.pipeline.load import load
+        from signoff.pipeline.load import load_alone
 
-        records = RecordFile(self.place(name))
-        graph = load(
-            records.file, default(), Lenient(self.environment()), require_secrets=False, layers=Layers(),
-            texts={str(records.file): records.text(record.revision)},
-        )  # fmt: skip
-        self._graphs[name] = (record.revision, graph)
-        return graph
+        records = RecordFile(directory)
+        try:
+            text = records.text(record.revision)
+        except FileNotFoundError:
+            raise NoPipeline(directory.name) from None
+        return load_alone(text, records.file, default(), self.environment())

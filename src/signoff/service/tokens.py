@@ -46,6 +46,10 @@ class Token:
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
 
+class LastAdministrator(Exception):
+    """Without this token nobody could make another one."""
+
+
 class Tokens:
     """The tokens of one tenant, in a file that is replaced whole. A token that was revoked stays in it, so
     that the trail of what was done with it can be read."""
@@ -58,11 +62,19 @@ class Tokens:
 
     def make(self, name: str, role: Role, expires_at: float | None = None) -> tuple[Token, str]:
         """A new token, and what its holder sends."""
+        token, sent = self.draft(name, role, expires_at)
+        self.add(token)
+        return token, sent
+
+    def draft(self, name: str, role: Role, expires_at: float | None = None) -> tuple[Token, str]:
+        """The same, but it may be used only when it was added."""
         identity, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
         token = Token(identity, name, role, _hash(secret), self._clock(), expires_at)
-        with self._lock:
-            self._write({**self._tokens, identity: token})
         return token, f"signoff_{identity}_{secret}"
+
+    def add(self, token: Token) -> None:
+        with self._lock:
+            self._write({**self._tokens, token.id: token})
 
     def find(self, sent: str) -> Token | None:
         """The token that was sent, if it is one and may be used."""
@@ -76,17 +88,23 @@ class Tokens:
         return list(self._tokens.values())
 
     def revoke(self, identity: str) -> bool:
-        """Whether there was such a token. From now on nobody can use it."""
+        """Whether there was such a token. From now on nobody can use it. Raises LastAdministrator."""
         with self._lock:
             token = self._tokens.get(identity)
             if token is None:
                 return False
+            if self._administers(token) and not self.administered(but=identity):
+                raise LastAdministrator
             if token.revoked_at is None:
                 self._write({**self._tokens, identity: replace(token, revoked_at=self._clock())})
             return True
 
-    def __bool__(self) -> bool:
-        return bool(self._tokens)
+    def administered(self, but: str = "") -> bool:
+        """Whether anybody, but this one, may make and revoke tokens."""
+        return any(self._administers(each) for each in self._tokens.values() if each.id != but)
+
+    def _administers(self, token: Token) -> bool:
+        return token.may("administer") and token.holds(self._clock())
 
     def _write(self, tokens: dict[str, Token]) -> None:
         write_whole(self._path, json.dumps([asdict(each) for each in tokens.values()], indent=1).encode())

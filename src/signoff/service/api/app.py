@@ -6,11 +6,12 @@ before; whatever goes wrong, the answer is a list of errors that shows no secret
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import anyio
@@ -22,6 +23,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from signoff.errors import SignoffError
+from signoff.pipeline.secrets import masking
 from signoff.service import metrics
 from signoff.service.api import events, keeping, pipelines
 from signoff.service.api.answers import ErrorItem, RequestFailed, answer_to, failed
@@ -35,13 +37,17 @@ from signoff.service.api.endpoint import (
     Endpoint,
     Endpoints,
 )
+from signoff.service.api.kept import Kept
 from signoff.service.api.openapi import MOST_NAME, PATTERNS, describe
-from signoff.service.tenant import Tenant
+from signoff.service.hosted import Removed
+from signoff.service.tenant import NoPipeline, Tenant
 from signoff.service.tokens import Token
 
 logger = logging.getLogger(__name__)
 
 _THREADS, _SLOW_THREADS = 16, 4
+_READY_S = 0.5
+"""Everybody may ask whether all is ready; it is looked at so often."""
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -68,6 +74,7 @@ class Api:
         self._tenant = tenant
         self._limits = {False: _THREADS, True: _SLOW_THREADS}
         self._limiters: dict[bool, anyio.CapacityLimiter] = {}
+        self._readiness = Kept(self._not_ready, _READY_S)
 
     def application(self, *more: BaseRoute) -> Starlette:
         """`more`: routes of the page."""
@@ -87,6 +94,7 @@ class Api:
             RequestFailed: self._failed,
             Exception: self._crashed,
         }
+        _description()  # not while others wait for the loop
         return Starlette(routes=[*routes, *more], exception_handlers=handlers)
 
     # -- for everybody
@@ -95,10 +103,10 @@ class Api:
         return JSONResponse({"status": "serving"}, headers=_HEADERS)
 
     async def _openapi(self, _: Request) -> Response:
-        return JSONResponse(describe(ENDPOINTS), headers=_HEADERS)
+        return Response(_description(), headers=_HEADERS, media_type=JSON)
 
     async def _ready(self, request: Request) -> Response:
-        waits = await anyio.to_thread.run_sync(self._not_ready, limiter=self._limiter(False))
+        waits = await self._readiness.found()
         said: dict[str, Any] = {"ready": not waits, "not_ready": waits}
         if self._token(request) is None:  # names are not for everybody
             said["not_ready"] = len(waits)
@@ -120,21 +128,23 @@ class Api:
         if token is None:
             raise _unknown()
         if not token.may(endpoint.role):
-            await self._note(endpoint, request, token, "refused: the token may not do this")
+            await self._note(endpoint, request, token, "refused: the token may not do this", refused=True)
             raise failed(
                 403, "not-allowed", f"the token may {token.role}, and this needs one that may {endpoint.role}"
             )
         path = _path(request)
         query = _query(endpoint, request)
         body = await _body(endpoint, request)
-        await self._note(endpoint, request, token, "asked")
         call = Call(self._tenant, token, path, query, body)
         try:
+            if endpoint.needs_pipeline:
+                call.pipeline()  # before it is in the trail that something was asked of it
+            await self._note(endpoint, request, token, "asked")
             answer = await anyio.to_thread.run_sync(
                 partial(_handled, endpoint, call), limiter=self._limiter(endpoint.slow)
             )
         except RequestFailed as error:
-            await self._note(endpoint, request, token, f"refused: {error.status}")
+            await self._note(endpoint, request, token, f"refused: {error.status}", refused=True)
             raise
         return _response(answer, _METRICS if endpoint.path == "/metrics" else TEXT)
 
@@ -142,12 +152,16 @@ class Api:
         scheme, _, sent = request.headers.get("authorization", "").partition(" ")
         return self._tenant.tokens.find(sent.strip()) if scheme.lower() == "bearer" else None
 
-    async def _note(self, endpoint: Endpoint, request: Request, token: Token, outcome: str) -> None:
+    async def _note(
+        self, endpoint: Endpoint, request: Request, token: Token, outcome: str, *, refused: bool = False
+    ) -> None:
         if endpoint.changes:
             target = "/".join(str(each)[:MOST_NAME] for each in request.path_params.values())
             who = f"{token.name} ({token.id})"
-            add = partial(self._tenant.trail.add, time.time(), who, endpoint.changes, target, outcome)
-            await anyio.to_thread.run_sync(add, limiter=self._limiter(False))
+            trail = self._tenant.trail
+            add = trail.refuse if refused else trail.add
+            noted = partial(add, time.time(), who, endpoint.changes, target, outcome)
+            await anyio.to_thread.run_sync(noted, limiter=self._limiter(False))
 
     def _limiter(self, slow: bool) -> anyio.CapacityLimiter:
         if slow not in self._limiters:  # needs the loop it is used in
@@ -172,11 +186,27 @@ class Api:
         return _refusal(failed(500, "internal", "this is a mistake in the service", "its log says more"), {})
 
 
+@cache
+def _description() -> bytes:
+    return json.dumps(describe(ENDPOINTS)).encode()
+
+
 def _handled(endpoint: Endpoint, call: Call) -> Answer:
-    try:
-        return endpoint.handler(call)
-    except SignoffError as error:
-        raise answer_to(error) from error
+    """What the handler answers, with the secrets of the tenant masked, and of no other."""
+    hosted = call.tenant.pipelines.get(call.path["name"]) if "/pipelines/" in endpoint.path else None
+    with masking(call.tenant.secrets.register()):
+        try:
+            return endpoint.handler(call)
+        except RequestFailed:
+            raise
+        except (Removed, NoPipeline):
+            raise call.no_pipeline() from None
+        except Exception as error:
+            if hosted is not None and hosted.removed:  # from under the handler
+                raise call.no_pipeline() from error
+            if isinstance(error, SignoffError):
+                raise answer_to(error) from error
+            raise
 
 
 def _unknown() -> RequestFailed:

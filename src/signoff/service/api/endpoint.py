@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from signoff.service.api.answers import failed
+from signoff.service.api.answers import RequestFailed, failed
 from signoff.service.hosted import Hosted
 from signoff.service.tenant import Tenant
 from signoff.service.tokens import Role, Token
@@ -41,11 +41,13 @@ class Call:
 
     def pipeline(self) -> Hosted:
         """The one that the path names. Another tenant's is as unknown as one that is not there."""
-        name = self.path["name"]
-        found = self.tenant.pipelines.get(name)
+        found = self.tenant.pipelines.get(self.path["name"])
         if found is None:
-            raise failed(404, "no-pipeline", f'there is no pipeline "{name}"', at="name")
+            raise self.no_pipeline()
         return found
+
+    def no_pipeline(self) -> RequestFailed:
+        return failed(404, "no-pipeline", f'there is no pipeline "{self.path["name"]}"', at="name")
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,11 @@ class Endpoint:
     """Takes seconds: it waits for others of its kind, and not the fast ones for it."""
     changes: str = ""
     """What it does, in a word for the trail; '' if it changes nothing."""
+
+    @property
+    def needs_pipeline(self) -> bool:
+        """Whether it is about a pipeline that must be there."""
+        return self.path.startswith("/v1/pipelines/{name}") and self.method != "PUT"
 
 
 @dataclass

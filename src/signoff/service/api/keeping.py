@@ -10,14 +10,15 @@ from pydantic import Field
 from signoff.clock import when
 from signoff.service.api.answers import Model, failed
 from signoff.service.api.endpoint import Answer, Call, Endpoints
-from signoff.service.tokens import Role, Token
+from signoff.service.secret_store import Unfit
+from signoff.service.tokens import LastAdministrator, Role, Token
 
 endpoints = Endpoints()
 _YEARS_S = 10 * 365 * 24 * 3600
 
 
 class SecretValue(Model):
-    """A secret; no answer ever holds it."""
+    """A secret, of 64 KiB as UTF-8 at most; no answer ever holds it."""
 
     value: str = Field(min_length=1, max_length=64 * 1024)
 
@@ -93,7 +94,10 @@ def list_secrets(call: Call) -> Answer:
 @endpoints.add("PUT", "/v1/secrets/{name}", "administer", SecretNames, body=SecretValue, changes="put secret")
 def put_secret(call: Call) -> Answer:
     """Keep a secret, for ${secret:NAME} in pipelines; a run has it from its next start on."""
-    call.tenant.secrets.put(call.path["name"], call.body.value)
+    try:
+        call.tenant.secrets.put(call.path["name"], call.body.value)
+    except Unfit as why:
+        raise failed(422, "bad-request", f"the secret is not kept: {why}", at="value") from None
     return Answer(SecretNames(secrets=call.tenant.secrets.names()))
 
 
@@ -123,7 +127,12 @@ def make_token(call: Call) -> Answer:
 @endpoints.add("DELETE", "/v1/tokens/{id}", "administer", TokenList, changes="revoke token")
 def revoke_token(call: Call) -> Answer:
     """Revoke a token, at once and for good."""
-    if not call.tenant.tokens.revoke(call.path["id"]):
+    try:
+        found = call.tenant.tokens.revoke(call.path["id"])
+    except LastAdministrator:
+        message = "it is the last one that may administer, and nobody could make another"
+        raise failed(409, "last-administrator", message, "make another one first", "id") from None
+    if not found:
         raise failed(404, "no-token", "there is no such token", at="id")
     return list_tokens(call)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from pydantic import Field
 
 from signoff.errors import PipelineError
@@ -22,6 +24,7 @@ from signoff.service.api.answers import (
 from signoff.service.api.endpoint import JSON, TEXT, YAML, Answer, Call, Endpoints
 from signoff.service.checking import TooMany, check_text
 from signoff.service.hosted import STOP_S
+from signoff.service.run_process import hold
 from signoff.service.tenant import Busy
 from signoff.watch.status import read_status
 
@@ -93,8 +96,9 @@ def submit(call: Call) -> Answer:
                     )
                 if hosted.records.text(hosted.record.revision) == text:
                     return Answer(Submitted(result="unchanged", pipeline=view(hosted.seen()), warnings=[]))
-            environ = tenant.environment() | tenant.secrets.environment()
-            checked = check_text(tenant.place(name), text, environ, spark=asked.spark)
+            checked = check_text(
+                tenant.place(name), text, tenant.environment(), tenant.secrets.values(), spark=asked.spark
+            )
             if checked.problems:
                 raise RequestFailed(422, items(checked.problems))
             if hosted is None:
@@ -133,6 +137,8 @@ def delete(call: Call) -> Answer:
     hosted = call.pipeline()
     try:
         with call.tenant.changing(hosted.name), hosted.lock:
+            if hosted.removed:
+                raise call.no_pipeline()
             seen = hosted.seen()
             if seen.state != "stopped" or seen.record.update or seen.record.stopping:
                 raise failed(409, "still-runs", f"it is {seen.state}", "stop it first")
@@ -140,11 +146,17 @@ def delete(call: Call) -> Answer:
                 raise failed(409, "still-runs", "a run that the service did not start", "stop it first")
             if not call.query.discard and (kept := _kept(call)):
                 raise failed(409, "not-empty", kept, "settle them, or say discard=true")
-            shown = view(seen)
-            call.tenant.remove(hosted.name)
-            return Answer(shown)
+            lock = hold(hosted.directory)
+            if lock is None:
+                raise failed(409, "still-runs", "a run of it is about to start or end", "try again")
+            try:
+                away = call.tenant.remove(hosted)
+            finally:
+                os.close(lock)
     except Busy:
         raise failed(409, "busy", "somebody else is changing this pipeline", "try again") from None
+    call.tenant.discard(away)
+    return Answer(view(seen))
 
 
 def _has_other_run(call: Call) -> bool:
