@@ -13,8 +13,9 @@ import httpx
 class Client:
     """Keeps cookies; follows no redirect."""
 
-    def __init__(self, app: Any, base_url: str = "http://localhost:8080") -> None:
-        self._app, self._base_url = app, base_url
+    def __init__(self, app: Any, base_url: str = "http://localhost:8080", address: str = "127.0.0.1") -> None:
+        """`address`: that of the client."""
+        self._app, self._base_url, self._address = app, base_url, address
         self.cookies = httpx.Cookies()
 
     def get(self, path: str, **headers: str) -> httpx.Response:
@@ -30,7 +31,7 @@ class Client:
 
     def _ask(self, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> httpx.Response:
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False)
+            transport = httpx.ASGITransport(self._app, raise_app_exceptions=False, client=(self._address, 1))
             named = {name.replace("_", "-"): value for name, value in headers.items()}
             async with httpx.AsyncClient(
                 transport=transport, base_url=self._base_url, cookies=self.cookies

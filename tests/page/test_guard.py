@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from starlette.requests import Request
 
-from signoff.page.guard import SESSION_S, Door, Guard
+from signoff.page.guard import SESSION_S, Door, Guard, address_of
 from signoff.page.standalone import page_app
 from signoff.page.watched import WatchedPipeline
 from tests.page.client import Client, csrf_of
@@ -114,6 +115,53 @@ def test_whoever_guesses_tokens_waits(locked: Client) -> None:
     assert codes == [401] * 10 + [429] * 2
     answer = locked.post("/login", {"token": TOKEN})
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "60")
+
+
+def test_who_guesses_keeps_nobody_out_but_himself(pipeline: WatchedPipeline) -> None:
+    app = page_app(pipeline, token=TOKEN)
+    guesses = Client(app, address="203.0.113.9")
+    for _ in range(11):
+        refused = guesses.post("/login", {"token": "guess"})
+    assert refused.status_code == 429
+    assert Client(app, address="198.51.100.7").post("/login", {"token": TOKEN}).status_code == 303
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (("203.0.113.9", ""), ("203.0.113.9", ""), True),
+        (("203.0.113.9", ""), ("203.0.113.8", ""), False),
+        (("2001:db8::1", ""), ("2001:db8::ffff", ""), True),
+        (("2001:db8::1", ""), ("2001:db8:1::1", ""), False),
+        (("127.0.0.1", "203.0.113.9"), ("127.0.0.1", "203.0.113.8"), False),
+        (("127.0.0.1", "1.2.3.4, 203.0.113.9"), ("127.0.0.1", "5.6.7.8, 203.0.113.9"), True),
+        (("203.0.113.9", "1.2.3.4"), ("203.0.113.9", "5.6.7.8"), True),  # no proxy of this machine
+        (("127.0.0.1", "nonsense"), ("127.0.0.1", ""), True),
+    ],
+)
+def test_who_asks_is_told_by_his_address(one: tuple[str, str], other: tuple[str, str], same: bool) -> None:
+    def address(client: str, named: str) -> str:
+        headers = [(b"x-forwarded-for", named.encode())] if named else []
+        return address_of(Request({"type": "http", "client": (client, 1), "headers": headers}))
+
+    assert (address(*one) == address(*other)) is same
+
+
+@pytest.mark.parametrize(
+    ("headers", "secure"),
+    [
+        ({}, False),
+        ({"origin": "http://localhost:8080"}, False),
+        ({"origin": "https://localhost:8080"}, True),
+        ({"x_forwarded_proto": "https"}, True),
+        ({"x_forwarded_proto": "http"}, False),
+    ],
+)
+def test_a_cookie_that_came_by_tls_never_goes_in_clear(
+    locked: Client, headers: dict[str, str], secure: bool
+) -> None:
+    cookie = locked.post("/login", {"token": TOKEN}, **headers).headers["set-cookie"].lower()
+    assert ("; secure" in cookie) is secure
 
 
 def test_a_session_ends_and_guesses_are_forgotten() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,6 +65,32 @@ def test_page_comes_back_at_its_address_and_ends_with_the_run(page: PageProcess)
     again = psutil.Process(page.pid)
     page.close()
     wait_until(lambda: not again.is_running() or again.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_connections_that_send_nothing_or_not_all_keep_nobody_out(tmp_path: Path) -> None:
+    graph = fill(tmp_path)
+    layers = Layers().to_json()
+    job = {"file": graph.file, "layers": layers, "texts": dict(graph.texts), "log_format": "text"}
+    page = PageProcess(PageOptions(token=TOKEN), {**job, "request_s": 2})
+    page.start()
+    host, _, port = page.address.removeprefix("http://").rstrip("/").partition(":")
+    form = "Content-Type: application/x-www-form-urlencoded\r\n"
+    slow: list[socket.socket] = []
+    try:
+        wait_until(lambda: answers(page))
+        for number in range(100):
+            slow.append(socket.create_connection((host, int(port)), timeout=60))
+            head = f"POST /login HTTP/1.1\r\nHost: {host}\r\nContent-Length: 9\r\n{form}"
+            slow[-1].sendall((head if number % 2 else head + "\r\ntoken").encode())
+        first = answers(page)
+        assert first is not None
+        assert first.headers["location"] == "/login"
+        assert b" 408 " in slow[0].recv(1000)
+        assert b" 408 " in slow[1].recv(1000)
+    finally:
+        for each in slow:
+            each.close()
+        page.close()
 
 
 def test_an_address_that_is_taken_is_known_at_once(page: PageProcess) -> None:

@@ -25,7 +25,9 @@ logger = logging.getLogger("signoff.page")
 
 _NICE = 10
 """Of less urgency than all else that a run does."""
-_MOST_AT_ONCE = 64
+_MOST_CONNECTIONS, _MOST_PER_CLIENT = 512, 128
+_REQUEST_S = 30.0
+"""How long a request may take to arrive."""
 _IDLE_S = 10
 _BAD_PIPELINE = 2
 
@@ -55,16 +57,18 @@ def serve(job: dict[str, Any]) -> None:
     from signoff.page.standalone import page_app
     from signoff.page.watched import WatchedPipeline
     from signoff.pipeline.load import load
+    from signoff.sources.http.connections import Guard as Connections
 
     graph = load(Path(job["file"]), default(), layers=Layers.from_json(job["layers"]), texts=job["texts"])
     bound = socket.socket(fileno=job["fd"])
+    connections = Connections(_MOST_CONNECTIONS, _MOST_PER_CLIENT, job.get("request_s", _REQUEST_S))
     with WatchedPipeline(graph) as pipeline:
         cookie = f"signoff-{bound.getsockname()[1]}"
         app = page_app(pipeline, token=job["token"], names=job["names"], cookie=cookie)
         config = uvicorn.Config(
             app, log_config=None, access_log=False, server_header=False, proxy_headers=False,
-            lifespan="off", limit_concurrency=_MOST_AT_ONCE, timeout_keep_alive=_IDLE_S,
-            timeout_graceful_shutdown=1,
+            lifespan="off", ws="none", timeout_keep_alive=_IDLE_S, timeout_graceful_shutdown=1,
+            http=connections.protocol(),
         )  # fmt: skip
         uvicorn.Server(config).run(sockets=[bound])
 

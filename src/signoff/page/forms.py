@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from signoff.page.mounting import Visitor
 
@@ -58,10 +58,13 @@ async def sent_in(request: Request) -> Form:
     ):
         raise HTTPException(415, "a form is expected")
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MOST_BYTES:
-            raise HTTPException(413, f"more than {MOST_BYTES // 1024**2} MiB")
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MOST_BYTES:
+                raise HTTPException(413, f"more than {MOST_BYTES // 1024**2} MiB")
+    except ClientDisconnect:
+        raise HTTPException(408, "the form did not arrive") from None
     return parse(body.decode("latin-1"))
 
 

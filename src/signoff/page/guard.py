@@ -3,7 +3,8 @@ knows the token.
 
 Invariants: a request is answered only if its Host is an address, `localhost`, the name of this machine, or
 one that was allowed: a site whose name is made to lead here (DNS rebinding) is none of these. A session is a
-random number in a cookie that scripts cannot read and other sites cannot send. Whoever guesses tokens waits.
+random number in a cookie that scripts cannot read and other sites cannot send; one that was begun by TLS
+never goes in clear. Whoever guesses tokens waits, and nobody else does.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import socket
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -35,8 +37,12 @@ Scope = MutableMapping[str, Any]
 SESSION_S = 12 * 3600.0
 _MOST_SESSIONS = 1_000
 _MOST_FAILURES = 10
-"""Wrong tokens a minute, from whatever address; a token cannot be guessed at that rate."""
+"""Wrong tokens a minute from one address. Not from all together: whoever guesses would else keep out all who
+know the token. With at least 16 characters it is not guessed from many addresses either."""
 _FAILURES_S = 60.0
+_MOST_ADDRESSES = 10_000
+_NETWORK_V6 = 64
+"""Of an IPv6 address so many bits count: whoever has one has all that begin so."""
 
 
 class Guard:
@@ -48,7 +54,7 @@ class Guard:
         self._token, self._cookie, self._now = token, cookie, now
         self._secret = secrets.token_bytes(32)
         self._sessions: OrderedDict[str, float] = OrderedDict()
-        self._failures: deque[float] = deque()
+        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def visitor(self, request: Request) -> Visitor:
         """Who asks. Raises 401 for somebody who has to log in first."""
@@ -83,15 +89,14 @@ class Guard:
 
     def _answer(self, request: Request, given: str) -> Response:
         now = self._now()
-        while self._failures and now - self._failures[0] > _FAILURES_S:
-            self._failures.popleft()
-        if len(self._failures) >= _MOST_FAILURES:
+        failures = self._failures_of(address_of(request), now)
+        if len(failures) >= _MOST_FAILURES:
             too_many = "too many wrong tokens; wait a minute"
             refused = render(request, "login.html", None, status=429, problem=too_many)
             refused.headers["retry-after"] = f"{_FAILURES_S:.0f}"
             return refused
         if self._token is None or not hmac.compare_digest(_hashed(given), _hashed(self._token)):
-            self._failures.append(now)
+            failures.append(now)
             return render(request, "login.html", None, status=401, problem="this is not the token")
         session = secrets.token_urlsafe(32)
         self._sessions[_hashed(session)] = now + SESSION_S
@@ -101,9 +106,19 @@ class Guard:
         answer = RedirectResponse(f"{prefix}/", 303)
         answer.set_cookie(
             self._cookie, session, max_age=int(SESSION_S), path=f"{prefix}/", httponly=True,
-            samesite="strict", secure=request.url.scheme == "https",
+            samesite="strict", secure=_by_tls(request),
         )  # fmt: skip
         return answer
+
+    def _failures_of(self, address: str, now: float) -> deque[float]:
+        """The last ones of an address."""
+        failures = self._failures.setdefault(address, deque())
+        self._failures.move_to_end(address)
+        while len(self._failures) > _MOST_ADDRESSES:
+            self._failures.popitem(last=False)
+        while failures and now - failures[0] > _FAILURES_S:
+            failures.popleft()
+        return failures
 
     async def _log_out(self, request: Request) -> Response:
         form = await sent_in(request)
@@ -115,6 +130,29 @@ class Guard:
 
     def _csrf(self, session: str) -> str:
         return hmac.new(self._secret, session.encode(), hashlib.sha256).hexdigest()
+
+
+def address_of(request: Request) -> str:
+    """Who asks, as far as it can be known: behind a proxy on this machine, whom that names last."""
+    address = request.client.host if request.client else ""
+    with suppress(ValueError):
+        if ipaddress.ip_address(address).is_loopback:
+            named = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
+            address = str(ipaddress.ip_address(named)) if named else address
+        found = ipaddress.ip_address(address)
+        if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is None:
+            return str(ipaddress.ip_network((int(found), _NETWORK_V6), strict=False))
+    return address
+
+
+def _by_tls(request: Request) -> bool:
+    """Whether the browser has come by TLS: it says so with a form, and so do proxies. To claim it without
+    cause gives nobody anything but a cookie of less use."""
+    return (
+        request.url.scheme == "https"
+        or request.headers.get("origin", "").startswith("https://")
+        or request.headers.get("x-forwarded-proto", "").strip().lower() == "https"
+    )
 
 
 class Door:
