@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,11 @@ from tests.servers import wait_until
 from tests.service.served import Served, served
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
+
+
+PIPELINES = int(os.environ.get("SIGNOFF_SERVICE_PIPELINES", "2"))
+KILLS = int(os.environ.get("SIGNOFF_SERVICE_KILLS", "3"))
+"""The suite's short form; the long one is 5 pipelines and 10 kills."""
 
 
 def pipeline(name: str, directory: Path, **changes: Any) -> str:
@@ -81,12 +87,14 @@ class Feed:
 
 @pytest.mark.case(54)
 def test_kills_of_the_service_interrupt_no_run_and_lose_nothing(service: Served, tmp_path: Path) -> None:
-    feeds = {name: Feed(tmp_path / name) for name in ("one", "other")}
+    feeds = {f"p{number}": Feed(tmp_path / f"p{number}") for number in range(PIPELINES)}
     for name, feed in feeds.items():
         assert service.put(name, pipeline(name, feed.directory)).status_code == 201
     pids = {name: service.wait_for(name, state="running")["pid"] for name in feeds}
-    with feeds["one"], feeds["other"]:
-        for _ in range(3):
+    with ExitStack() as feeding:
+        for feed in feeds.values():
+            feeding.enter_context(feed)
+        for _ in range(KILLS):
             before = {name: len(feed.delivered()) for name, feed in feeds.items()}
             service.kill9()
             for name, feed in feeds.items():
@@ -100,6 +108,11 @@ def test_kills_of_the_service_interrupt_no_run_and_lose_nothing(service: Served,
         wait_until(
             lambda: service.ask("GET", f"/v1/pipelines/{name}/audit").json()["balanced"]  # noqa: B023
         )
+    page = service.ask("GET", "/metrics").text  # of all that run, as their accounts say it
+    assert f'signoff_service_pipelines{{state="running"}} {PIPELINES}.0' in page
+    for name, feed in feeds.items():
+        assert f'signoff_events_received_total{{pipeline="{name}",source="incoming"}} {feed.count}.0' in page
+    for name in feeds:
         assert service.ask("POST", f"/v1/pipelines/{name}/drain").status_code == 202
         service.wait_for(name, state="stopped")
     assert service.ask("GET", "/readyz").status_code == 200

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,8 +30,10 @@ _SERVING = re.compile(r"serving at (\S+)")
 class Served:
     """One service, and requests to it as its administrator."""
 
-    def __init__(self, home: Path, *args: str) -> None:
+    def __init__(self, home: Path, *args: str, trusts: Path | None = None) -> None:
+        """`trusts`: the certificate of the service, where it has one."""
         self.home = home
+        self._verify = ssl.create_default_context(cafile=trusts) if trusts else True
         home.parent.mkdir(parents=True, exist_ok=True)
         self._output = home.parent / f"{home.name}.txt"
         self._args = args
@@ -59,7 +62,13 @@ class Served:
     def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
         headers = {"Authorization": f"Bearer {more.pop('token', self.token)}", **more.pop("headers", {})}
         return httpx.request(
-            method, self.address + path, headers=headers, timeout=300, trust_env=False, **more
+            method,
+            self.address + path,
+            headers=headers,
+            timeout=300,
+            trust_env=False,
+            verify=self._verify,
+            **more,
         )
 
     def put(self, name: str, text: str, **query: Any) -> httpx.Response:
@@ -101,8 +110,8 @@ class Served:
 
 
 @contextmanager
-def served(home: Path, *args: str) -> Iterator[Served]:
-    service = Served(home, *args)
+def served(home: Path, *args: str, trusts: Path | None = None) -> Iterator[Served]:
+    service = Served(home, *args, trusts=trusts)
     try:
         yield service
     finally:

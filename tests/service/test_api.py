@@ -270,15 +270,7 @@ def test_every_route_is_described_and_every_description_is_a_route(ask: Client) 
     assert len(set(ids)) == len(ids)
 
 
-# All but `submit`, whose check is a process of its own each time, and what takes away what the others need.
-GENERATED = [
-    each.handler.__name__
-    for each in ENDPOINTS
-    if each.handler.__name__ not in ("submit", "delete", "revoke_token")
-]
-
-
-@pytest.mark.parametrize("name", GENERATED)
+@pytest.mark.parametrize("name", [each.handler.__name__ for each in ENDPOINTS])
 def test_generated_requests_are_answered_as_described(hosted: Client, name: str) -> None:
     schema = schemathesis.openapi.from_url(f"{hosted.address}/v1/openapi.json")
     (found,) = schema.include(operation_id=name).get_all_operations()
@@ -288,7 +280,11 @@ def test_generated_requests_are_answered_as_described(hosted: Client, name: str)
     @given(case=found.ok().as_strategy(), known=st.booleans())
     def one(case: Any, known: bool) -> None:
         if known and "/pipelines/{name}" in case.path:
+            if "alarms" not in hosted.tenant.pipelines:  # the one before has removed it
+                hosted.tenant.create("alarms", TEXT, start=False)
             case.path_parameters["name"] = "alarms"
+        if known and "{id}" in case.path:
+            case.path_parameters["id"] = hosted.tenant.tokens.make("generated", "view")[0].id
         # What is no time, or names a letter that is not there, is refused although its form is right.
         case.call_and_validate(headers=headers, excluded_checks=[positive_data_acceptance])
 
