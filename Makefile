@@ -22,6 +22,7 @@ test: setup  ## static checks and all tests; ARGS="-k merge" passes arguments to
 	@scripts/set-up-faults
 	@scripts/set-up-prometheus
 	@scripts/set-up-chromium
+	@scripts/docs-site --install
 	@scripts/test $(ARGS)
 
 quick: setup  ## static checks and the tests that start nothing else (no Spark, broker or process), in half a minute

@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 NAMED = {"README.md": "index.md", "ARCHITECTURE.md": "architecture.md", "CHANGELOG.md": "changelog.md"}
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".sh": "bash", ".jsonl": "json", ".sql": "sql", ".csv": "text"}
+PICTURES = {".png", ".svg"}
+"""Kept as they are. Pictures lie in docs/, where mkdocs finds them by itself."""
 _CODE = re.compile(r"^(?P<fence>```+|~~~+).*?^(?P=fence)\s*$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?(?=\))")
 
@@ -60,7 +62,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     seen = set()
     while waiting:
         place = waiting.pop()
-        if place in seen or not place.exists():
+        if place in seen or not place.exists() or place.suffix in PICTURES:
             continue
         seen.add(place)
         if files.get_file_from_path(_site_path(place)) is None:
@@ -105,7 +107,7 @@ def _site_path(place: Path) -> str:
     base = path.removeprefix("docs/") if path.startswith("docs/") else f"repository/{path}"
     if place.is_dir():
         return f"{base}/index.md"
-    return base if place.suffix == ".md" else f"{base}.md"
+    return base if place.suffix in {".md", *PICTURES} else f"{base}.md"
 
 
 def _origin(site_path: str) -> Path | None:
