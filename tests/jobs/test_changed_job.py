@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from signoff.engine.batch.interrupts import Interrupts
-from signoff.jobs.deliver import JobDelivery, StillOwed
+from signoff.jobs.deliver import JobDelivery, StillOwed, outcome_of
 from signoff.jobs.outputs import second_half
 from signoff.jobs.parameters import asked, to_json
 from signoff.jobs.records import Output, Record, Records
@@ -107,6 +107,6 @@ def test_the_outcome_of_a_run_is_that_of_its_own_rows(tmp_path: Path) -> None:
         attempt(ledger, 3, 5, source="by_station", delivered=[3, 4])
         attempt(ledger, 5, 6, source="by_station", dead_lettered=[5])
         ledger.resolve([Resolution("by_station/2", "table", Outcome.DROPPED)])
-        found = JobDelivery(NO_SPARK, records, Interrupts())._outcome(second_half(graph), record)
+        found = outcome_of(second_half(graph).state, record)
     expected = {"delivered": 2, "dropped": 0, "dead_lettered": 1, "refused": 0, "expired": 0}
     assert found == expected
