@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+OF_LETTERS = 2**32
+
 
 @dataclass(frozen=True, slots=True)
 class BatchRef:
@@ -13,9 +15,14 @@ class BatchRef:
     start: int
     end: int
     replay: int = 0
-    """0 for the batch itself, and in the ledger always. Rows of it that are delivered on their own later (a
-    replayed dead letter) have another number, so that they do not take the place of the batch at an atomic
-    sink."""
+    """0 for the batch itself, and in the ledger always. Rows of it that are delivered on their own have
+    another number, so that they do not take the place of the batch at an atomic sink: below `OF_LETTERS` the
+    one under which a sink publishes rows it was asked for by name, from there on that of replayed letters."""
+
+    @property
+    def of_letters(self) -> bool:
+        """Whether these are replayed letters. It may have the range of a batch that is still open."""
+        return self.replay >= OF_LETTERS
 
     @property
     def key(self) -> str:

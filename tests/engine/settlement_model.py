@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from signoff.pipeline.model import OnFailure
@@ -60,6 +60,12 @@ class SinkScript:
     """The share of rows it does not take the first times."""
     outages: bool
     """Whether it is down at times."""
+    place: str = ""
+    """Where a sink that was renamed keeps its batches: the name it had first."""
+
+    @property
+    def kept_at(self) -> str:
+        return self.place or self.name
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,12 @@ class World:
 
     def sinks_behind(self, step: str) -> set[str]:
         return {sink.name for sink in self.sinks} & self.reached_from(step)
+
+    def rename_sink(self, sink: SinkScript) -> None:
+        """From now on it has another name, and keeps its batches where it has kept them."""
+        renamed = replace(sink, name=sink.name.swapcase(), place=sink.kept_at)
+        self.sinks = tuple(renamed if each == sink else each for each in self.sinks)
+        self._reached.clear()
 
     # -- how steps and sinks behave
 

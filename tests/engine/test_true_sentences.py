@@ -142,6 +142,9 @@ class ToldRun(Run):
             self.note(f"  {end}")
             self.check_end_of(letter, end)
 
+    def rename_a_sink(self) -> None:
+        """Not at kills: see `change_pipeline`."""
+
     def change_pipeline(self) -> None:
         """A sink is removed or renamed between two runs."""
         # What is in a link, or a buffer, that is gone is never answered: `status` says so, and it never ends.
@@ -152,7 +155,8 @@ class ToldRun(Run):
         old = self.rng.choice(fit)
         kept = [sink for sink in self.world.sinks if sink is not old]
         if self.rng.random() < 0.5 or not kept:
-            new = replace(old, name=f"{old.name}new")
+            place = old.kept_at if self.renames.random() < 0.5 else ""
+            new = replace(old, name=f"{old.name}new", place=place)
             self.scripts[new.name] = new
             self.renamed[new.name] = old.name
             kept.append(new)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
+from signoff.batch import OF_LETTERS
 from signoff.errors import Discarded, LogError, TransientError
 from signoff.link.handover import HandoverSink, LinkPlace
 from signoff.link.notes import LinkNotes
@@ -294,6 +296,21 @@ def test_a_batch_that_has_more_rows_when_it_comes_again_lacks_none_and_repeats_n
         (6, 8, [6, 7]),
     ]
     notes.close()
+
+
+def test_rows_that_come_on_their_own_are_recognised_if_they_came_with_their_batch_before(
+    place: LinkPlace,
+) -> None:
+    sink = sink_at(place)
+    hand_on(sink, FIRST, range(4))
+    hand_on(sink, replace(FIRST, replay=1), range(3, 6))
+    hand_on(sink, replace(FIRST, replay=2), range(4, 7))
+    hand_on(sink, FIRST, range(8))
+    hand_on(sink, replace(SECOND, replay=1), range(10, 12))
+    assert ids(place) == [f"incoming/{n}" for n in (*range(8), 10, 11)]
+    hand_on(sink, replace(FIRST, replay=OF_LETTERS), range(2))
+    assert ids(place)[10:] == ["incoming/0", "incoming/1"], "a letter comes again because its row failed here"
+    sink.release()
 
 
 def test_rows_may_have_columns_that_are_called_like_those_of_the_engine(place: LinkPlace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -167,3 +168,43 @@ def test_a_row_of_an_event_that_is_split_no_more_is_a_letter(inline, webhook):
     (letter,) = product.dead_letters()
     assert (letter["event_id"], letter["stage"]) == ("incoming/0/1", "hook")
     assert "incoming/0" not in webhook.accepted_ids
+
+
+@pytest.mark.case(44)
+def test_a_renamed_sink_of_files_keeps_every_row_that_it_had_under_its_old_name_once(inline, webhook):
+    down = webhook.answer(503, lambda request: request.ids[0] == "incoming/2")
+    archive = {"type": "files", "input": "rows", "path": "./out"}
+    sinks = {"archive": archive, "hook": hook(webhook, "rows")}
+    product = inline(**pipeline({"rows": ROWS}, sinks))
+    product.put("1.jsonl", [{"n": n} for n in range(4)])
+    run_while_owed(product, "hook")
+    down.stop()
+    before = {path.name: path.read_bytes() for path in (product.directory / "out").glob("*.jsonl")}
+
+    product.write(pipeline({"rows": ROWS}, {"kept": archive, "hook": hook(webhook, "rows")}))
+    done = product.run_once()
+    after = {path.name: path.read_bytes() for path in (product.directory / "out").glob("*.jsonl")}
+    assert after == before, "all rows of events that were settled, and none twice"
+    assert done.code == 0 and 'sink "archive" is called "kept" now' in done.output
+    assert product.account() == books(delivered=4)
+
+
+@pytest.mark.case(44)
+def test_a_sink_of_files_in_the_directory_of_another_replaces_none_of_its_rows(inline, webhook):
+    down = webhook.answer(503)
+    odd = {"type": "filter", "input": "rows", "where": "n % 2 = 1"}
+    steps = {"rows": ROWS, "odd": odd}
+    first, second = ({"type": "files", "input": name} for name in ("odd", "even"))
+    sinks = {"first": first | {"path": "./1"}, "hook": hook(webhook, "rows")}
+    product = inline(**pipeline(steps, sinks))
+    product.put("1.jsonl", [{"n": n} for n in range(4)])
+    run_while_owed(product, "hook")
+    down.stop()
+
+    sinks = {"first": first | {"path": "./2"}, "second": second | {"path": "./1"}}
+    product.write(pipeline(steps | {"even": EVEN}, sinks | {"hook": hook(webhook, "rows")}))
+    assert product.run_once().code == 0
+    files = (product.directory / "1").glob("*.jsonl")
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert sorted(row["n"] for row in rows) == [0, 1, 2, 3]
+    assert product.account() == books(delivered=4)

@@ -128,6 +128,8 @@ class Engine:
                 if not self.graph.acknowledges(name):
                     self.ledger.tells_nobody(name)
         self._prepare_sinks()
+        for query in self.queries.values():
+            self.room.wait_for(query.runner.settle_places, self.control)
         self._name_orphans()
         self._name_newcomers()
         try:

@@ -209,6 +209,10 @@ class BatchState:
     settled: bool
     waits: Mapping[Wait, SinkState] = field(default_factory=dict)
     """Rows that wait for a step, which the step's sink does not get before."""
+    published_as: Mapping[Debtor, int] = field(default_factory=dict)
+    """The numbers under which a sink that publishes whole batches publishes rows it is asked for by name. One
+    stays until what was published under it is recorded, so that what a kill has left is replaced; then there
+    is another one, so that nothing else is."""
 
     @property
     def debtors(self) -> dict[Debtor, SinkState]:

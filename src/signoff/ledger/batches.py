@@ -12,7 +12,7 @@ Every function here runs inside a transaction of its caller and leaves the invar
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyroaring import BitMap64
@@ -20,11 +20,11 @@ from pyroaring import BitMap64
 from signoff.batch import BatchRef
 from signoff.errors import StateError
 from signoff.ledger import stage_totals
-from signoff.ledger.batch_state import BatchState, Done, SinkState, Untried, Wait
+from signoff.ledger.batch_state import BatchState, Debtor, Done, SinkState, Untried, Wait
 from signoff.ledger.outcome import FINAL, Outcome, RowOutcome, RowRef
 from signoff.ledger.resolution import closed_as
 from signoff.ledger.sequences import describe, from_bytes, from_range, to_bytes
-from signoff.ledger.sink_rows import load_states, save_sinks
+from signoff.ledger.sink_rows import load_numbers, load_states, number, save_sinks
 from signoff.pipeline.secrets import redact
 
 _REPORTABLE = frozenset({Outcome.DEAD_LETTERED, Outcome.REFUSED, Outcome.DROPPED, Outcome.FAILED})
@@ -53,6 +53,7 @@ class Attempt:
     rows: Mapping[str, int]
     filtered: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     at_once: bool = False
+    published: Collection[Debtor] = ()
 
 
 def state(db: sqlite3.Connection, source: str, start: int, end: int) -> BatchState | None:
@@ -65,7 +66,8 @@ def state(db: sqlite3.Connection, source: str, start: int, end: int) -> BatchSta
         return BatchState(ref, BitMap64(), BitMap64(), {}, settled=True)
     owed = from_bytes(row["owed"])
     sinks, waits = load_states(db, source, start)
-    return BatchState(ref, from_bytes(row["delivered_set"]), owed, sinks, not owed, waits)
+    numbers = load_numbers(db, source, start)
+    return BatchState(ref, from_bytes(row["delivered_set"]), owed, sinks, not owed, waits, numbers)
 
 
 def open_batch(
@@ -75,7 +77,7 @@ def open_batch(
         raise ValueError(f"a batch of {source} cannot be [{start}, {end}): it has no events")
     known = state(db, source, start, end)
     if known is not None:
-        return _with_new_sinks(db, known, sinks)
+        return _with_numbers(db, _with_new_sinks(db, known, sinks))
     following = source_row(db, source)["next"]
     if start != following:
         raise StateError(_misfit(source, start, end, following))
@@ -95,7 +97,9 @@ def open_batch(
 
 
 def _with_new_sinks(db: sqlite3.Connection, known: BatchState, sinks: Sequence[str]) -> BatchState:
-    """A sink that came into the pipeline since gets what is still owed: it may be an old one, renamed."""
+    """A sink that came into the pipeline since gets what is still owed: it may be an old one, renamed.
+
+    Under a number of its own, so that nothing is replaced which the old one has published."""
     new = [sink for sink in sinks if sink not in known.sinks]
     if known.settled or not new:
         return known
@@ -104,8 +108,20 @@ def _with_new_sinks(db: sqlite3.Connection, known: BatchState, sinks: Sequence[s
     owed = known.owed - _all_handed(old for name, old in known.sinks.items() if name not in sinks)
     all_owed = len(owed) == ref.end - ref.start
     rows = None if all_owed else tuple(map(RowRef, owed))
-    save_sinks(db, ref.source, ref.start, dict.fromkeys(new, Untried(rows)))
+    save_sinks(db, ref.source, ref.start, dict.fromkeys(new, Untried(rows)), new)
     again = state(db, ref.source, ref.start, ref.end)
+    assert again is not None
+    return again
+
+
+def _with_numbers(db: sqlite3.Connection, known: BatchState) -> BatchState:
+    """An earlier version has given none."""
+    lacking = [
+        who for who, each in known.debtors.items() if each.wanted_rows and who not in known.published_as
+    ]
+    for who in lacking:
+        number(db, known.ref.source, known.ref.start, str(who))
+    again = state(db, known.ref.source, known.ref.start, known.ref.end) if lacking else known
     assert again is not None
     return again
 
@@ -132,7 +148,7 @@ def record(db: sqlite3.Connection, source: str, start: int, end: int, attempt: A
     if attempt.at_once:
         after -= BitMap64(o.row.sequence for o in accepted if o.outcome == Outcome.REFUSED)
     _settle(db, row, attempt.delivered, after, now)
-    save_sinks(db, source, start, {**sinks, **attempt.waits})
+    save_sinks(db, source, start, {**sinks, **attempt.waits}, attempt.published)
     for sink, sink_state in sinks.items():  # not the waits: there a step fails
         since = None if sink_state.done or not sink_state.error else (sink_state.since or now)
         note_sink(db, sink, source, attempt.rows.get(sink, 0), sink_state.error, since)

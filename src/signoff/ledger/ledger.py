@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from signoff.ledger.outcome import (
     Resolution,
     RowOutcome,
 )
+from signoff.ledger.places import settle_places
 from signoff.ledger.row_records import RowRecord
 from signoff.ledger.schema import SCHEMA, UPGRADES, VERSION
 from signoff.ledger.sequences import from_bytes
@@ -92,6 +93,7 @@ class Ledger:
         rows: Mapping[str, int] | None = None,
         filtered: Mapping[str, tuple[int, str]] | None = None,
         at_once: bool = False,
+        published: Collection[Debtor] = (),
     ) -> BatchState:
         """Record one attempt at a batch. May be repeated; dead letters must be stored before.
 
@@ -99,14 +101,15 @@ class Ledger:
         `owed`: origins that are not settled after it; all others are. `waits`: rows that wait for a step.
         `rows`: rows each sink took in this attempt. An origin in none of the sets was dropped. `filtered`: by
         stage how many rows it left out, and in a word why; added to the totals, so it is told with the first
-        attempt only. `at_once`: a refusal settles its event.
+        attempt only. `at_once`: a refusal settles its event. `published`: sinks and waits of which rows that
+        were asked for by name were published under their number (`BatchState.published_as`).
 
         What a sink has handed on (`SinkState.handed_on`) is added to what it had handed on before, and stays
         owed until it is answered (`release`), whatever `owed` says.
         """
         with self._store.write() as db:
             attempt = batches.Attempt(
-                delivered, outcomes, sinks, waits or {}, owed, rows or {}, filtered or {}, at_once
+                delivered, outcomes, sinks, waits or {}, owed, rows or {}, filtered or {}, at_once, published
             )
             batches.record(db, source, start, end, attempt, self._now())
             compaction.fold(db, source, self._keep, self.on_forget, forget=self._may_forget())
@@ -116,6 +119,12 @@ class Ledger:
             if sink.error and not sink.done:
                 self._failures[name, source] = time.monotonic(), sink.attempts
         return state
+
+    def settle_places(self, source: str, places: Mapping[str, str]) -> dict[str, str]:
+        """Before the first batch of a run: where those of its sinks keep their batches that replace them by
+        their names. Returns those that were renamed, the new names by the old ones. May be repeated."""
+        with self._store.write() as db:
+            return settle_places(db, source, places)
 
     def _may_forget(self) -> bool:
         """Whether nobody has to be told, or somebody is: to an index that is not told, what was refused and

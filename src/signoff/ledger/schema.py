@@ -8,7 +8,9 @@ batches     one row per batch that is not folded: owed origins, delivered origin
 batch_sinks how far each sink is with a batch; removed with the batch. `handed`: origins whose rows wait in
             another log (see `signoff.link`), whatever becomes of them there. `rows_of`: where it owes a
             whole batch, the origins of the rows that have come to it; `owed_children` then names those that
-            have names of their own.
+            have names of their own. `published_as`: the number under which a sink of whole batches
+            publishes rows that are asked for by name; another one after each time, never used twice.
+places      where sinks keep batches that replace what has their names, as of the last run (see the module).
 exceptions  rows that were not simply delivered or filtered, and expired origins (stage ''). In the
             folded prefix only some are kept (see `compaction`); `also_delivered` keeps the one bit of the
             folded bitmap that matters for them. `transient`: the last retry failed, and a later one may not.
@@ -18,7 +20,8 @@ sinks       rows written and the last failure, for `signoff status`.
 departures  running totals of the rows that left the pipeline undelivered, by stage, outcome and reason (see
             the module of that name).
 tokens      of links to other pipelines that this pipeline writes (see `signoff.link.ownership`).
-clock       number of the last change to anyone's settlement; the intake asks for what is newer.
+clock       number of the last change to anyone's settlement; the intake asks for what is newer. `published`:
+            the last number that was given as `published_as`.
 
 Invariant, true after every transaction, for every source:
     next = delivered + dropped + dead_lettered + refused + expired (sources) + the same (batches)
@@ -29,7 +32,7 @@ from __future__ import annotations
 
 from signoff.ledger.outcome import FINAL
 
-VERSION = 8
+VERSION = 11
 
 _DEPARTURES = """CREATE TABLE departures (
     source TEXT NOT NULL, stage TEXT NOT NULL, outcome TEXT NOT NULL, reason TEXT NOT NULL,
@@ -37,11 +40,14 @@ _DEPARTURES = """CREATE TABLE departures (
 ) WITHOUT ROWID"""
 _TOKENS = "CREATE TABLE tokens (token TEXT PRIMARY KEY) WITHOUT ROWID"
 _BY_LETTER = "CREATE INDEX exceptions_by_letter ON exceptions (letter) WHERE letter != ''"
+_PLACES = """CREATE TABLE places (
+    source TEXT NOT NULL, sink TEXT NOT NULL, place TEXT NOT NULL, PRIMARY KEY (source, sink)
+) WITHOUT ROWID"""
 _COUNTS = ", ".join(f"{outcome} INTEGER NOT NULL DEFAULT 0" for outcome in FINAL)
 
 SCHEMA = f"""
-CREATE TABLE clock (change INTEGER NOT NULL);
-INSERT INTO clock VALUES (0);
+CREATE TABLE clock (change INTEGER NOT NULL, published INTEGER NOT NULL DEFAULT 0);
+INSERT INTO clock (change) VALUES (0);
 CREATE TABLE sources (
     source TEXT PRIMARY KEY, next INTEGER NOT NULL DEFAULT 0, folded INTEGER NOT NULL DEFAULT 0,
     folded_change INTEGER NOT NULL DEFAULT 0, ahead_change INTEGER NOT NULL DEFAULT 0, told INTEGER,
@@ -58,7 +64,7 @@ CREATE INDEX batches_open ON batches (source, start) WHERE owed_count > 0;
 CREATE TABLE batch_sinks (
     source TEXT NOT NULL, start INTEGER NOT NULL, sink TEXT NOT NULL, done INTEGER NOT NULL,
     attempts INTEGER NOT NULL, error TEXT NOT NULL, since REAL, owed BLOB, owed_children TEXT, handed BLOB,
-    rows_of BLOB, PRIMARY KEY (source, start, sink)
+    rows_of BLOB, published_as INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (source, start, sink)
 ) WITHOUT ROWID;
 CREATE TABLE exceptions (
     source TEXT NOT NULL, sequence INTEGER NOT NULL, child TEXT NOT NULL, stage TEXT NOT NULL,
@@ -74,7 +80,8 @@ CREATE TABLE sinks (
     PRIMARY KEY (sink, source)
 ) WITHOUT ROWID;
 {_DEPARTURES};
-{_TOKENS}
+{_TOKENS};
+{_PLACES}
 """
 
 UPGRADES = {
@@ -85,5 +92,8 @@ UPGRADES = {
     5: _BY_LETTER,
     6: "ALTER TABLE batch_sinks ADD COLUMN rows_of BLOB",
     7: _TOKENS,
+    8: "ALTER TABLE batch_sinks ADD COLUMN published_as INTEGER NOT NULL DEFAULT 0",
+    9: "ALTER TABLE clock ADD COLUMN published INTEGER NOT NULL DEFAULT 0",
+    10: _PLACES,
 }
 """By the format it is for: the statement that makes the next one of it."""

@@ -12,13 +12,22 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pyroaring import BitMap64
 
-from signoff.ledger.batch_state import Debtor, Done, HandedOn, OwesAll, OwesRows, SinkState, Untried, Wait
+from signoff.ledger.batch_state import (
+    Debtor,
+    Done,
+    HandedOn,
+    OwesAll,
+    OwesRows,
+    SinkState,
+    Untried,
+    Wait,
+)
 from signoff.ledger.outcome import RowRef
 from signoff.ledger.sequences import from_bytes, to_bytes
 from signoff.pipeline.secrets import redact
@@ -34,18 +43,51 @@ def debtor(name: str) -> Debtor:
     return Wait(sink, step) if via else name
 
 
-def save_sinks(db: sqlite3.Connection, source: str, start: int, states: Mapping[Any, SinkState]) -> None:
-    """Replace what is known of these sinks and waits; others of the batch stay as they are."""
+def save_sinks(
+    db: sqlite3.Connection,
+    source: str,
+    start: int,
+    states: Mapping[Any, SinkState],
+    published: Collection[Debtor] = (),
+) -> None:
+    """Replace what is known of these sinks and waits; others of the batch stay as they are. `published`:
+    those that have published rows they were asked for by name: the next ones have another number."""
     db.executemany(
-        "INSERT OR REPLACE INTO batch_sinks "
+        "INSERT INTO batch_sinks "
         "(source, start, sink, done, attempts, error, since, owed, owed_children, handed, rows_of) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET done = excluded.done, "
+        "attempts = excluded.attempts, error = excluded.error, since = excluded.since, owed = excluded.owed, "
+        "owed_children = excluded.owed_children, handed = excluded.handed, rows_of = excluded.rows_of",
         [
             (source, start, str(name), state.done, state.attempts, redact(state.error), state.since,
              *_pack(state), _bytes(state.handed_on), _bytes(state.arrived))
             for name, state in states.items()
         ],
     )  # fmt: skip
+    for name, state in states.items():
+        if name in published or state.wanted_rows:
+            number(db, source, start, str(name), anew=name in published)
+
+
+def number(db: sqlite3.Connection, source: str, start: int, name: str, *, anew: bool = False) -> None:
+    """Give a sink or wait a number that no rows were published under, if it has none, or `anew`."""
+    key = (source, start, name)
+    query = "SELECT published_as FROM batch_sinks WHERE source = ? AND start = ? AND sink = ?"
+    if anew or not db.execute(query, key).fetchone()["published_as"]:
+        (given,) = db.execute("UPDATE clock SET published = published + 1 RETURNING published").fetchone()
+        db.execute(
+            "UPDATE batch_sinks SET published_as = ? WHERE source = ? AND start = ? AND sink = ?",
+            (given, *key),
+        )
+
+
+def load_numbers(db: sqlite3.Connection, source: str, start: int) -> dict[Debtor, int]:
+    """Under which number the rows of each are published next that are asked for by name."""
+    rows = db.execute(
+        "SELECT sink, published_as FROM batch_sinks WHERE source = ? AND start = ? AND published_as != 0",
+        (source, start),
+    )
+    return {debtor(row["sink"]): int(row["published_as"]) for row in rows}
 
 
 def load_states(

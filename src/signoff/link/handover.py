@@ -157,11 +157,12 @@ class HandoverSink(Sink):
 
     def _append(self, batch: BatchRef, events: pa.Table) -> None:
         log, notes = self._open()
-        for known in notes.find(batch):
+        for known in self._earlier(notes, batch):
             if known.last <= log.durable_sequence:
-                events = self._without(known, events)
-                if known.sink != self._name:
+                others = self._without(known, events)
+                if known.sink != self._name and others.num_rows < events.num_rows:
                     notes.rename(known, self._name)
+                events = others
         if not events.num_rows:
             return
         events = self._received_now(events)
@@ -174,6 +175,11 @@ class HandoverSink(Sink):
         notes.note(self._noted)
         _append_now(log, pieces)
         self._noted = None
+
+    def _earlier(self, notes: LinkNotes, batch: BatchRef) -> list[Handed]:
+        """Where rows of a batch may be that come now: if a kill comes before the ledger knows of them, and a
+        step then fails for them for a while, they come again on their own."""
+        return notes.find_range(batch)
 
     def _made_from(self, batch: BatchRef) -> str:
         """What must be known of a batch if it is replayed, besides its rows."""

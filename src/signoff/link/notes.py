@@ -5,8 +5,8 @@ Invariants:
 - A batch is noted before its rows are appended: `first` is where the log ended then, `last` where it
   ends with them. It is in the log if the log reaches `last`; if not, nobody has seen any of it.
 - At most one noted batch is not in the log; it is the last one.
-- A batch that comes again with other rows (a step has changed its mind) has several notes: each row is in the
-  log once.
+- A batch that comes again with other rows (a step has changed its mind) has several notes, as has one of
+  which rows come on their own: each row is in the log once.
 - Answers only grow: what was answered stays answered until the batch it belongs to is forgotten.
 """
 
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pyroaring import BitMap64
 
+from signoff.batch import OF_LETTERS
 from signoff.ledger.sequences import from_bytes, from_range, to_bytes
 from signoff.ledger.store import Store
 from signoff.sinks.contract import BatchRef
@@ -126,6 +127,19 @@ class LinkNotes:
                 'SELECT * FROM handed WHERE source = ? AND start = ? AND "end" = ? AND replay = ? '
                 "ORDER BY first",
                 (batch.source, batch.start, batch.end, batch.replay),
+            )
+            return [_handed(row) for row in found]
+
+    def find_range(self, batch: BatchRef) -> list[Handed]:
+        """What is stored of a batch under all its names: rows that came on their own as well. Of replayed
+        letters only themselves: what they bring again was settled here before."""
+        if batch.of_letters:
+            return self.find(batch)
+        with self._store.read() as db:
+            found = db.execute(
+                'SELECT * FROM handed WHERE source = ? AND start = ? AND "end" = ? AND replay < ? '
+                "ORDER BY first",
+                (batch.source, batch.start, batch.end, OF_LETTERS),
             )
             return [_handed(row) for row in found]
 

@@ -22,6 +22,7 @@ from signoff.errors import LogError, StateError, TransientError
 from signoff.json_text import json_objects
 from signoff.ledger.sequences import from_bytes, from_numpy, to_bytes
 from signoff.link.handover import HandoverConfig, HandoverSink, LinkPlace, PartWriter
+from signoff.link.notes import Handed, LinkNotes
 from signoff.pipeline.model import SinkConfig
 from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Part, Refusal, Sink, Writer
 from signoff.sinks.refusal import fit
@@ -193,6 +194,10 @@ class WindowIntake(HandoverSink):
             f"{now}: what is in front of the window was changed while a run was interrupted. Put it back as "
             "it was until this batch is done"
         )
+
+    def _earlier(self, notes: LinkNotes, batch: BatchRef) -> list[Handed]:
+        """Ids of partial rows are of one pass only."""
+        return notes.find(batch) if self._config.combines else super()._earlier(notes, batch)
 
     def _append(self, batch: BatchRef, events: pa.Table) -> None:
         log, _ = self._open()

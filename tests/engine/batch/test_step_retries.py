@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
-from signoff.engine.batch.step_retries import Wanted, add_waits, on_the_way, relevant, rows_alone, take_over
+from signoff.engine.batch.step_retries import Wanted, add_waits, on_the_way, relevant, take_over
 from signoff.engine.batch.verdict import Round, judge
 from signoff.engine.plan.compile import ErrorPlan, Plan
 from signoff.engine.plan.lineage import made_from
@@ -156,15 +156,6 @@ def test_an_event_refused_at_once_is_waited_for_by_nobody() -> None:
     assert verdict.waits[OUT].wanted_rows == (RowRef(6),) and verdict.owed == BitMap64([6])
     verdict.settle(BitMap64([6]))
     assert verdict.waits[OUT].done and not verdict.owed
-
-
-def test_the_same_rows_are_the_same_batch_whenever_they_are_asked_for() -> None:
-    batch = BatchRef("s", 0, 10)
-    rows = {Wait("out", "ask"): OwesRows((RowRef(4),), attempts=1, error="503", since=5.0)}
-    later = {Wait("out", "ask"): OwesRows((RowRef(4),), attempts=2, error="504", since=5.0)}
-    fewer = {Wait("out", "ask"): OwesRows((), attempts=2, error="504", since=5.0)}
-    assert rows_alone(batch, rows) == rows_alone(batch, later) != batch
-    assert rows_alone(batch, fewer) != rows_alone(batch, rows)
 
 
 def test_a_failure_survives_being_sent_to_another_process() -> None:

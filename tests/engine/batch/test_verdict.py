@@ -48,7 +48,7 @@ def test_an_event_that_is_settled_at_once_leaves_nothing_handed_on() -> None:
     assert verdict.sinks["out"].done and not verdict.sinks["out"].handed_on
 
 
-def test_a_batch_of_which_no_rows_come_any_more_is_taken_back_where_it_was_asked_for_as_a_whole() -> None:
+def test_a_batch_of_which_no_rows_come_any_more_is_taken_back_also_where_it_was_asked_for_by_name() -> None:
     signed = TaskReport("out", ReportKind.SIGNED, number=1, blob=to_bytes(BitMap64([0])))
     part = TaskReport("out", ReportKind.PART, blob=b"part")
     owed = TaskReport(
@@ -59,7 +59,7 @@ def test_a_batch_of_which_no_rows_come_any_more_is_taken_back_where_it_was_asked
         ([], whole, ("out",), [[]]),
         ([TaskReport("out", ReportKind.REFUSED, 0, "", "too long")], whole, ("out",), [[]]),
         ([], whole, (), []),
-        ([], rows, ("out",), []),
+        ([], rows, ("out",), [[]]),
         ([owed], whole, ("out",), []),
         ([signed, part], whole, ("out",), [[b"part"]]),
     ]

@@ -124,6 +124,20 @@ def test_rows_that_waited_for_a_step_are_not_forgotten_before_they_are_recorded(
     assert scene.owed == [] and not scene.notes.each()
 
 
+def test_a_row_that_came_before_a_kill_and_waits_for_a_step_since_is_handed_on_once(scene: Scene) -> None:
+    scene.hand_on(*range(10))
+    scene.settle(0, 10)
+    scene.hand_on(*range(9))
+    scene.record(*range(9), waiting=OwesRows((RowRef(9),), attempts=1))
+    scene.feedback.tend()
+    assert scene.owed == [9] and scene.notes.each(), "it is known by its note"
+    scene.hand_on(9, batch=BatchRef("incoming", 0, 10, replay=7))
+    assert [len(part.origins) for part in scene.notes.each()] == [10], "it is in the log already"
+    scene.record(9, owed=ALL, waiting=Done())
+    scene.feedback.tend()
+    assert scene.owed == [] and not scene.notes.each()
+
+
 def test_what_was_answered_meanwhile_is_not_brought_back_by_a_round_that_knew_less(scene: Scene) -> None:
     scene.hand_on(*range(9))
     scene.record(*range(9), waiting=OwesRows((RowRef(9),), attempts=1))

@@ -64,6 +64,12 @@ class Work:
     """The step the rows have waited for, if they have."""
     carried: Carried = field(default_factory=dict)
     """Trace contexts that the sinks send along."""
+    published_as: Mapping[str, int] = field(default_factory=dict)
+    """By sink that publishes whole batches and is asked for rows by name: under which number."""
+
+    def batch_for(self, sink: str) -> BatchRef:
+        """The batch under the name by which a sink publishes what it is given."""
+        return replace(self.batch, replay=self.published_as.get(sink, 0))
 
 
 @dataclass
@@ -158,7 +164,7 @@ class Passes:
         known = [] if self.unites else valid_receipts(directory, forms)
         receipts = [receipt for receipt in known if receipt.sink in asked]
         whole = not receipts and all(state.wants_all and not says_rows(state) for state in asked.values())
-        if self.prepared is not None and whole:
+        if self.prepared is not None and whole and not work.published_as:
             sinks = {name: state.attempts for name, state in asked.items()} | dict.fromkeys(work.held)
             stamps = self.stamps_at(batch.start)
             table, counts = self.prepared.run(batch, sinks, work.with_errors, stamps, work.carried)
@@ -171,9 +177,12 @@ class Passes:
         for receipt in receipts:
             covered.setdefault(receipt.sink, []).append(receipt.span)
         tasks = [
-            sink_task(name, self.sinks[name], state, plan, covered.get(name, ()))
+            sink_task(
+                name, self.sinks[name], state, plan, covered.get(name, ()),
+                published_as=work.published_as.get(name, 0),
+            )
             for name, state in asked.items()
-        ]
+        ]  # fmt: skip
         tasks += [replace(sink_task(n, self.sinks[n], Untried(), plan), held=True) for n in work.held]
         errors = plan.reported_errors(all_steps=work.with_errors)
         receipts_at = None if plan.shuffled else directory
@@ -190,8 +199,12 @@ class Passes:
             start, end, rows = work.batch.start, work.batch.end, None
         plan = self.range_plan(start, end, set(work.asked), rows)
         tasks = [
-            sink_task(name, self.sinks[name], state, plan, step=step) for name, state in work.asked.items()
-        ]
+            sink_task(
+                name, self.sinks[name], state, plan, step=step,
+                published_as=work.published_as.get(name, 0),
+            )
+            for name, state in work.asked.items()
+        ]  # fmt: skip
         tasks = [replace(task, through=self.way_through(step)) for task in tasks]
         one_pass = Pass(
             work.batch, tuple(tasks), plan.reported_errors(all_steps=False), None, carried=work.carried

@@ -43,7 +43,6 @@ from signoff.engine.batch.step_retries import (
     only_open,
     relevant,
     row_of,
-    rows_alone,
     take_over,
     waiting_for,
 )
@@ -111,6 +110,12 @@ class BatchRunner:
         self.sinks, self.steps, self.windows = passes.sinks, passes.steps, passes.windows
         self.waits = Waits(passes.state, passes.sinks, passes.steps, passes.control)
 
+    def settle_places(self) -> None:
+        """At the start of a run: sinks that publish batches may have other names, or the places of others."""
+        places = {name: entry.place for name, entry in self.sinks.items() if entry.place}
+        for old, new in self.ledger.settle_places(self.source, places).items():
+            logger.info('sink "%s" is called "%s" now, at the same place: it goes on as that', old, new)
+
     def open(self, batch: BatchRef) -> BatchState:
         """Begin a batch, or find it as an earlier run left it."""
         # Before anybody can see that its events are taken: a mark that moved in between would make them late.
@@ -174,12 +179,16 @@ class BatchRunner:
         with_errors = untried or not all(state.tried for state in asked.values())
         held = {name for name, state in known.sinks.items() if name not in asked and not state.tried}
         known_here = frozenset(held & self.sinks.keys())
-        work = Work(batch, asked, known_here, with_errors, carried=self._carried(batch))
+        numbers = self._numbers(
+            known, {name: name for name in asked if self._is_numbered(name, known, asked)}
+        )
+        work = Work(batch, asked, known_here, with_errors, carried=self._carried(batch), published_as=numbers)
         nobody = not (asked or work.held or with_errors)
         results, wanted = [] if nobody else self.passes.results(work), Wanted(asked)
         if not with_errors:
             results = relevant(self._news(known, results), wanted, self.steps, known.owed)
-        verdict = self._judge(work.batch, known, asked, results)
+        verdict = self._judge(work, known, asked, results)
+        published: set[Debtor] = {name for name in verdict.published if name in numbers}
         ask_for_new_rows(verdict, results, asked)
         add_waits(verdict, results, wanted, self.steps, known.waits, time.time())
         self._keep_missing(verdict, known, asked, results)
@@ -192,7 +201,7 @@ class BatchRunner:
                     self._not_asked(verdict, known, who, state, results)
         # Of the first pass only: a later one with errors, for a new sink, goes over the same rows.
         filtered = self.stage_counts.filtered(results) if untried else {}
-        recorded = self._record(batch, known, verdict, filtered)
+        recorded = self._record(batch, known, verdict, published, filtered)
         self._trace(batch, asked, began, results, verdict, recorded)
         return recorded
 
@@ -207,12 +216,13 @@ class BatchRunner:
         asked = {wait.sink: Untried(state.wanted_rows) for wait, state in waits.items() if state.wanted_rows}
         said, unknown = self._said_of(step, waits)
         to_ask = asked if unknown is None else _of_events(asked, unknown)
-        alone, carried = rows_alone(batch, waits), self._carried(batch)
-        work = Work(alone, to_ask, frozenset(), with_errors=False, step=step, carried=carried)
+        by_sink, carried = {wait.sink: wait for wait in waits}, self._carried(batch)
+        numbers = self._numbers(known, by_sink)
+        work = Work(batch, to_ask, frozenset(), False, step, carried=carried, published_as=numbers)
         wanted = Wanted(asked, self.passes.way_through(step))
         results = on_the_way(step, said + (self.passes.results(work) if to_ask else []), self.steps)
         results = relevant(self._news(known, results), wanted, self.steps, known.owed)
-        verdict = self._judge(work.batch, known, asked, results)
+        verdict = self._judge(work, known, asked, results)
         ask_for_new_rows(verdict, results, asked)
         add_waits(verdict, results, wanted, self.steps, known.waits, time.time(), again=step)
         for wait, state in waits.items():
@@ -220,7 +230,7 @@ class BatchRunner:
             left = not_let_through(wait, rows, self.steps.get(step), self.ways.get(wait.sink))
             verdict.outcomes += lettered(left, wait.sink, self.ways.get(wait.sink))
         take_over(verdict, known, waits, self._atomic)
-        recorded = self._record(batch, known, verdict)
+        recorded = self._record(batch, known, verdict, {by_sink[sink] for sink in verdict.published})
         self._trace(batch, asked, began, results, verdict, recorded)
         return recorded
 
@@ -277,18 +287,27 @@ class BatchRunner:
     def _atomic(self) -> set[str]:
         return {name for name, entry in self.sinks.items() if entry.sink.atomic}
 
+    def _is_numbered(self, name: str, known: BatchState, asked: Mapping[str, SinkState]) -> bool:
+        """Whether a sink is asked for rows by name; or came into the pipeline when the batch was begun: what
+        another one has published there is not to be replaced."""
+        return not asked[name].wants_all or (name in known.published_as and self.sinks[name].sink.takes_back)
+
+    def _numbers(self, known: BatchState, named: Mapping[str, Debtor]) -> dict[str, int]:
+        """Under which numbers sinks publish what they are asked for by name; `named`: for whom, by sink."""
+        return {sink: known.published_as[who] for sink, who in named.items() if sink in self._atomic}
+
     def _judge(
-        self, batch: BatchRef, known: BatchState, asked: Mapping[str, SinkState], results: list[TaskReport]
+        self, work: Work, known: BatchState, asked: Mapping[str, SinkState], results: list[TaskReport]
     ) -> Round:
         return judge(
             results + self._excluded(known),
             {name: (self.sinks[name].config, state) for name, state in asked.items()},
             self.policies,
-            lambda name, parts: self._commit(name, batch, parts),
+            lambda name, parts: self._commit(name, work.batch_for(name), parts),
             self._atomic,
             time.time(),
             self.links,
-            () if batch.replay else {name for name in asked if self.sinks[name].sink.takes_back},
+            {name for name in asked if self.sinks[name].sink.takes_back},
         )
 
     def _record(
@@ -296,6 +315,7 @@ class BatchRunner:
         batch: BatchRef,
         known: BatchState,
         verdict: Round,
+        published: Collection[Debtor],
         filtered: Mapping[str, tuple[int, str]] | None = None,
     ) -> BatchState:
         if self.fail_fast:
@@ -314,6 +334,7 @@ class BatchRunner:
             rows=verdict.rows,
             filtered=filtered,
             at_once=self.fail_fast,
+            published=published,
         )
         # They count for the round they were written in; later ones would count their rows again.
         remove_receipts(receipts_directory(self.state, batch))

@@ -6,12 +6,11 @@ each sink behind the step, the rows it does not get yet (`Wait`), beside what th
 may be done with all others, and nobody calls it failing.
 
 A row that waits is asked for in a round of its own, in which the sinks get it as they get a replayed dead
-letter: under its id, and as a batch of its own where a sink publishes whole batches.
+letter: under its id, and beside its batch where a sink publishes whole batches (`BatchState.published_as`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -34,7 +33,6 @@ from signoff.ledger.batch_state import (
     Wait,
 )
 from signoff.ledger.outcome import RowOutcome, RowRef
-from signoff.sinks.contract import BatchRef
 from signoff.sinks.retry import exhausted
 
 
@@ -233,13 +231,6 @@ def due_again(
                 times[key] = now + wait_s(who, state)
             found[who] = times[key]
     return found
-
-
-def rows_alone(batch: BatchRef, waits: Mapping[Wait, SinkState]) -> BatchRef:
-    """The batch under another name, which is the same whenever the same rows are asked for."""
-    rows = sorted(f"{wait} {row.sequence}/{row.child}" for wait, s in waits.items() for row in s.wanted_rows)
-    tag = hashlib.sha256("\n".join(rows).encode()).hexdigest()[:8]
-    return replace(batch, replay=int(tag, 16))
 
 
 def row_of(result: TaskReport) -> RowRef:

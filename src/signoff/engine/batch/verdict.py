@@ -55,6 +55,8 @@ class Round:
     sinks: dict[str, SinkState] = field(default_factory=dict)
     waits: dict[Wait, SinkState] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
+    published: set[str] = field(default_factory=set)
+    """Sinks that have published what they were given."""
 
     def settle(self, origins: BitMap64) -> None:
         """Of these events nothing more is waited for, whoever still owes them."""
@@ -127,7 +129,8 @@ def judge(
 
     `commit` makes an atomic sink's batch visible and returns None, or why it could not (`Final`: and never
     will); it raises Discarded when the rows were dropped. `taking_back`: sinks for which it is called also if
-    there are no rows.
+    there are no rows: what a pass published under the same name, that was not recorded, is not what is
+    recorded now.
     """
     verdict = Round()
     for result in results:
@@ -141,7 +144,7 @@ def judge(
         mine = [result for result in results if result.name == name and result.kind != ReportKind.ERROR]
         answer = SinkReply.of(mine)
         link = (links or {}).get(name)
-        if name in taking_back and before.wants_all and not (answer.parts or answer.rows or answer.owed):
+        if name in taking_back and not (answer.parts or answer.rows or answer.owed):
             _take_back(name, commit)
         try:
             _judge_sink(verdict, name, config, before, answer, commit, name in atomic, now, link)
@@ -220,6 +223,8 @@ def _judge_sink(
     if atomic and not owed and (answer.parts or answer.rows):
         failed = commit(name, answer.parts)
         attempts = before.attempts + 1
+        if failed is None:
+            verdict.published.add(name)
     whole = atomic and failed is not None
     for row, reason in answer.refused:
         verdict.outcomes.append(RowOutcome(row, name, policy, reason))
@@ -250,7 +255,10 @@ def _judge_sink(
     untouched = before.wants_all and not answer.signed and not answer.refused
     verdict.owed |= origins
     since = before.since or now
-    if whole or untouched:
+    if whole and not before.wants_all:
+        rows = [row for row in before.wanted_rows if row.sequence in origins]
+        verdict.sinks[name] = OwesRows(tuple(rows), attempts=attempts, error=failed, since=since)
+    elif whole or untouched:
         named = note_split(owed)
         verdict.sinks[name] = OwesAll(origins, named, attempts=attempts, error=failed, since=since)
     else:

@@ -27,6 +27,8 @@ class SinkEntry:
     sink: Sink
     form: str = ""
     """What its rows are made by (see `engine.plan.fingerprint`)."""
+    place: str = ""
+    """Where it keeps batches that replace what has their names; '' if it does not."""
 
 
 def build_sinks(graph: Graph) -> Mapping[str, SinkEntry]:
@@ -35,7 +37,8 @@ def build_sinks(graph: Graph) -> Mapping[str, SinkEntry]:
     for name, node in graph.sinks.items():
         assert isinstance(node.config, SinkConfig)
         sink = build(node.config, graph.base)
-        entries[name] = SinkEntry(node.config, sink, form_of(graph, name))
+        place = (node.config.target(graph.base) or "") if sink.takes_back else ""
+        entries[name] = SinkEntry(node.config, sink, form_of(graph, name), place)
     return entries
 
 
@@ -58,6 +61,7 @@ def sink_task(
     step: str | None = None,
     *,
     named_here: bool = True,
+    published_as: int = 0,
 ) -> SinkTask:
     """What the tasks of a pass need to serve one sink; with `step`, only with what comes through that one.
 
@@ -86,4 +90,5 @@ def sink_task(
         ordered_by=entry.config.ordered_by,
         by_row=plan.unites and entry.sink.atomic,
         form=entry.form,
+        published_as=published_as,
     )

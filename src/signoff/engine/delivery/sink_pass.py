@@ -83,6 +83,8 @@ class SinkTask:
     """Columns: rows in which they are the same are written in order."""
     form: str = ""
     """What the rows are made by: a receipt counts for the same only."""
+    published_as: int = 0
+    """Not 0: the rows are published beside those of the batch, under this number (see `BatchRef.replay`)."""
 
     def without(self, receipts: Sequence[Receipt]) -> SinkTask:
         """The task, less what these receipts cover."""
@@ -109,10 +111,7 @@ class Pass:
         prove_shared()
         part = Part(self.batch, context.partitionId(), context.taskAttemptId())
         earlier = self._earlier(part) if context.attemptNumber() else []
-        servers = [
-            _Server(task.without(earlier), replace(part, contexts=self.carried.get(task.name, {})))
-            for task in self.sinks
-        ]
+        servers = [_Server(task.without(earlier), self._part_for(task, part)) for task in self.sinks]
         errors: list[TaskReport] = []
         changeable = {error.stage for error in self.errors if error.answers}
         span: Span | None = None
@@ -136,6 +135,10 @@ class Pass:
         finally:
             for server in servers:
                 server.stop()
+
+    def _part_for(self, task: SinkTask, part: Part) -> Part:
+        batch = replace(self.batch, replay=task.published_as) if task.published_as else self.batch
+        return replace(part, batch=batch, contexts=self.carried.get(task.name, {}))
 
     def _earlier(self, part: Part) -> list[Receipt]:
         """Receipts of a try of this very task whose worker died; the driver has not seen them."""

@@ -279,17 +279,18 @@ class LinkFeedback:
         if state.handed_on:
             return True
         self._brought.pop(key)
-        if any(part.batch.replay for part in parts) and not known.settled and self._waits(known, sink):
-            # Rows that waited for a step are in the log; whether the ledger knows it already is not known.
+        waiting = BitMap64() if known.settled else self._waiting(known, sink)
+        if kept := [part for part in parts if part.origins & waiting]:
+            # Rows of these that wait for a step may be in the log; whether the ledger knows is not known.
             self._again_at = min(self._again_at, time.monotonic() + _LOOK_AGAIN_S)
-        else:
-            self._forget(parts)
+        self._forget(part for part in parts if part not in kept)
         return True
 
     @staticmethod
-    def _waits(known: BatchState, sink: str) -> bool:
-        """Whether rows of a batch wait for a step before the sink can get them, as far as is recorded."""
-        return any(wait.sink == sink and state.to_ask for wait, state in known.waits.items())
+    def _waiting(known: BatchState, sink: str) -> BitMap64:
+        """The events of which rows wait for a step before the sink can get them, as far as is recorded."""
+        waits = (state for wait, state in known.waits.items() if wait.sink == sink)
+        return BitMap64.union(BitMap64(), *(state.owes(known.owed) for state in waits))
 
     def _forget(self, parts: Iterable[Handed]) -> None:
         for part in parts:

@@ -10,11 +10,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from signoff.batch import OF_LETTERS
 from signoff.ledger.letter import DeadLetter
 from signoff.sinks.contract import BatchRef
-
-_OF_LETTERS = 2**32
-"""From here on they are of replayed letters, below of rows that waited (see `step_retries.rows_alone`)."""
 
 
 def new_replay(source: str, letters: Sequence[DeadLetter]) -> BatchRef:
@@ -22,13 +20,13 @@ def new_replay(source: str, letters: Sequence[DeadLetter]) -> BatchRef:
     the letters that the same events have at another stage."""
     sequences = [letter.sequence for letter in letters]
     ids = "\n".join(sorted(f"{letter.event_id} {letter.stage} {letter.attempts}" for letter in letters))
-    tag = int(hashlib.sha256(ids.encode()).hexdigest()[:8], 16) + _OF_LETTERS
+    tag = int(hashlib.sha256(ids.encode()).hexdigest()[:8], 16) + OF_LETTERS
     return BatchRef(source, min(sequences), max(sequences) + 1, replay=tag)
 
 
 def is_of_letters(batch: BatchRef) -> bool:
     """Whether these are replayed letters. It may have the range of a batch that is still open."""
-    return batch.replay >= _OF_LETTERS
+    return batch.of_letters
 
 
 def replay_name(batch: BatchRef) -> str:
