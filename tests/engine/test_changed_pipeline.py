@@ -381,6 +381,12 @@ def test_letters_that_were_handed_on_over_a_link_that_is_gone_are_named_and_stor
             letters.hand_on(asked, [sink], "")
             if sink == "out":
                 notes.note(Handed("out", batch, 3, 4, BitMap64([3])))
+                noted = notes.each()[-1]
+        assert gone(graph).as_dict() == {"removed": {"handed_on": 1}}
+        notes.forget(noted)
+        assert gone(graph).unheard == {"out": 1}
+        assert any('sink "out", where nothing is known of it' in said for said in gone(graph).sentences())
+        notes.note(noted)
         notes.close()
     assert gone(graph).as_dict() == {"removed": {"handed_on": 1}}
     file = graph.base / "x.yaml"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyroaring import BitMap64
 
+from signoff.durable import make_directory
 from signoff.errors import SourceError, StateError
 from signoff.ledger import Ledger
 from signoff.ledger.sequences import from_range
@@ -122,6 +123,44 @@ def test_a_link_of_a_release_that_knew_no_writers_is_adopted_by_whoever_knows_it
     claim(place, first)
 
 
+def test_a_link_whose_disk_is_away_is_not_begun_anew_in_its_place(
+    place: LinkPlace, ledgers: list[Ledger], tmp_path: Path
+) -> None:
+    ledger = ledgers[0]
+    claim(place, ledger)
+    place.notes.rename(tmp_path / "away")  # before anything was handed on
+    for _ in range(2):
+        with pytest.raises(StateError, match=r"link-gone.*is its disk mounted"):
+            claim(place, ledger)
+        assert not place.notes.exists(), "nothing is made that the disk would hide"
+    make_directory(place.notes)
+    LinkNotes(place.database).close()  # as its reader does, that is started first
+    with pytest.raises(StateError, match="link-gone"):
+        claim(place, ledger)
+    shutil.rmtree(place.notes)
+    (tmp_path / "away").rename(place.notes)
+    claim(place, ledger)
+    write(place).release()
+    moved = LinkPlace(tmp_path / "moved" / "log", tmp_path / "moved")
+    place.notes.rename(moved.notes)
+    claim(moved, ledger)
+    claim(place, ledger)  # with the old path it is a new link
+
+
+@pytest.mark.parametrize("failing", ["add_token", "set_writer"])
+def test_a_first_claim_that_is_interrupted_is_repeated(
+    place: LinkPlace, ledgers: list[Ledger], monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    def dies(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(LinkNotes if failing == "set_writer" else Ledger, failing, dies)
+        claim(place, ledgers[0])
+    claim(place, ledgers[0])
+    claim(place, ledgers[0])
+
+
 # -- the reader
 
 
@@ -199,6 +238,37 @@ def test_a_link_that_was_moved_is_read_on_where_it_is_now(place: LinkPlace, tmp_
     events = moved.receive(100, 0)
     assert events is not None and events.column("position").to_pylist() == [5, 6, 7, 8, 9]
     moved.close()
+
+
+def test_a_reader_that_was_reset_leaves_out_what_was_answered_beyond_the_first_gap(
+    place: LinkPlace, tmp_path: Path
+) -> None:
+    write(place).release()
+    first = reader(place, tmp_path / "a")
+    first.receive(100, 0)
+    first.settle(Settlement(BitMap64([0, 3, 4]), {7: "no"}))
+    first.close()
+
+    again = PipelineSource(place.notes)
+    context = SourceContext("rows", tmp_path / "a", once=True, base=tmp_path)
+    again.open(context, Resume(10, None, None))
+    received = again.receive(100, 0)
+    assert received is not None and received.column("position").to_pylist() == [1, 2, 5, 6, 8, 9]
+    again.settle(Settlement(from_range(0, 12), {13: "bad"}))  # ten of the log before, and rows 1, 2 and 6
+    again.close()
+    write(place, BatchRef("incoming", FIRST.end, FIRST.end + 2)).release()
+    third = PipelineSource(place.notes)
+    third.open(context, Resume(16, None, 9))
+    received = third.receive(100, 0)
+    assert received is not None and received.column("position").to_pylist() == [10, 11]
+    notes = LinkNotes(place.database)
+    assert list(notes.settled()) == [0, 1, 2, 3, 4, 6, 7]
+    assert notes.answered(0, 12).refused == {6: ("bad", False), 7: ("no", False)}
+    third.settle(Settlement(from_range(0, 18) - BitMap64([13]), {13: "bad"}))
+    assert notes.answered_upto() == 12 and third.drained()
+    assert notes.answered(0, 12).refused.keys() == {6, 7}
+    notes.close()
+    third.close()
 
 
 @pytest.mark.case(45)

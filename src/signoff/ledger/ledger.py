@@ -334,6 +334,12 @@ class Ledger:
         with self._store.read() as db:
             return db.execute("SELECT 1 FROM tokens WHERE token = ?", (token,)).fetchone() is not None
 
+    def holds_token_like(self, end: str) -> bool:
+        """Whether it has one that ends so."""
+        with self._store.read() as db:
+            found = db.execute("SELECT 1 FROM tokens WHERE token GLOB '*' || ?", (end,))
+            return found.fetchone() is not None
+
     def add_token(self, token: str) -> None:
         with self._store.write() as db:
             db.execute("INSERT OR IGNORE INTO tokens VALUES (?)", (token,))

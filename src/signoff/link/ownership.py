@@ -8,12 +8,15 @@ ledger holds the other half; with each run it is a new one:
     ledger: this token, too, is mine ──► link: this is the writer's token ──► ledger: the old one is not
 
 Whoever does not hold the link's token is another pipeline, or the same one with another state directory, a
-copy of it or an older backup. The reader does the same with a file of its own (`signoff.link.source`).
+copy of it or an older backup. A token also says which link it is of, by its path: if no link is there any
+more, its disk is away, and a new link in its place would take rows that nobody reads. The reader does the
+same with a file of its own (`signoff.link.source`).
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import logging
 import os
 import uuid
@@ -35,6 +38,7 @@ class Tokens(Protocol):
     """The writer's half; `signoff.ledger.Ledger` keeps it."""
 
     def holds_token(self, token: str) -> bool: ...
+    def holds_token_like(self, end: str) -> bool: ...
     def add_token(self, token: str) -> None: ...
     def remove_token(self, token: str) -> None: ...
 
@@ -45,21 +49,30 @@ def claim_writing(
     """Make this pipeline, in this state directory, the writer of a link. Called before anything is written.
 
     `knows`: whether a batch is in this pipeline's account. Raises StateError, with what to do, if the link
-    holds rows of another writer. May be repeated.
+    holds rows of another writer, or is not there although this pipeline has written to it. May be repeated.
     """
-    place.notes.mkdir(parents=True, exist_ok=True)
+    here = _mark(place)
+    if not place.database.exists():
+        _check_never_written(place, tokens, here)
+        place.notes.mkdir(parents=True, exist_ok=True)
     notes = LinkNotes(place.database)
     try:
-        before = notes.writer()
+        before, left = notes.writer(), notes.each()
         if before is None:
+            if not left:
+                _check_never_written(place, tokens, here)
             # Of a release that knew no writers, or nobody has written yet.
-            ours = all(knows(handed.batch) for handed in notes.each() if not handed.batch.replay)
+            ours = all(knows(handed.batch) for handed in left if not handed.batch.replay)
         else:
             ours = tokens.holds_token(before.token)
         if not ours:
             _take_over(place, notes, before, pipeline)
-        new = Owner(uuid.uuid4().hex, pipeline, str(state))
+        new = Owner(uuid.uuid4().hex + here, pipeline, str(state))
         try:
+            if before is None and not left:
+                notes.set_writer(new, anew=False)  # first: a kill in between leaves no token of no link
+                tokens.add_token(new.token)
+                return
             tokens.add_token(new.token)
             notes.set_writer(new, anew=not ours)
             if ours and before is not None:
@@ -70,6 +83,20 @@ def claim_writing(
             logger.warning("%s: the disk is full; the link stays this pipeline's", place.notes)
     finally:
         notes.close()
+
+
+def _mark(place: LinkPlace) -> str:
+    """Ends the tokens of a link."""
+    return f"-{hashlib.sha256(str(place.notes.absolute()).encode()).hexdigest()[:16]}"
+
+
+def _check_never_written(place: LinkPlace, tokens: Tokens, here: str) -> None:
+    if tokens.holds_token_like(here):
+        raise StateError(
+            f"[link-gone] {place.notes}: this pipeline has written to this link, and it is not there any "
+            "more; is its disk mounted? Put it back. If it was removed, give the sink another `path`, to "
+            "begin with a new link; what becomes of the rows in the old one is not heard then"
+        )
 
 
 def _take_over(place: LinkPlace, notes: LinkNotes, before: Owner | None, pipeline: str) -> None:

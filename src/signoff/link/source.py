@@ -4,8 +4,7 @@ Each row is an event: its payload is the row as JSON, its message id the id the 
 the events here is noted in the link, and settles the events of the other pipeline. A refusal here is a
 refusal by its sink there. Both may be stopped, killed and started again on their own.
 
-`position` is the number of a row in the link's log. Every row is taken, in order, so the number of an event
-here and of its row there differ by the same amount always.
+`position` is the number of a row in the link's log. Which event it is here says `signoff.link.numbering`.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from pyroaring import BitMap64
 
 from signoff.durable import make_directory, write_whole
 from signoff.errors import SourceError
-from signoff.ledger.sequences import runs
 from signoff.link.notes import LinkNotes, Owner
+from signoff.link.numbering import Numbering, begin, go_on
 from signoff.log import LogReader
 from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.pipeline.model import SourceConfig
@@ -48,8 +47,8 @@ class PipelineConfig(SourceConfig):
         return PipelineSource((base / self.path).resolve())
 
     def place_after(self, place: tuple[int | None, int | None]) -> tuple[int | None, int | None]:
-        """With the first row without an outcome: discarded events are still in the link, and are read
-        again."""
+        """With the first row without an outcome: discarded events are still in the link, and are read again;
+        rows behind it that have one are not."""
         return None, None
 
 
@@ -63,8 +62,7 @@ class PipelineSource(Source):
         self._lock = -1
         self._next = 0
         """The next row of the link."""
-        self._ahead = 0
-        """How much larger the number of a row is than that of its event."""
+        self._numbering = Numbering(0, 0, BitMap64())
         self._once = False
         self._answered = 0
         """All rows below are answered."""
@@ -83,8 +81,13 @@ class PipelineSource(Source):
         self._once = context.once
         known = resume.position is not None
         self._own(context, known)
-        self._next = resume.position + 1 if resume.position is not None else self._first_unanswered()
-        self._ahead = self._next - resume.next_sequence
+        file = context.directory / "numbering"
+        if resume.position is not None:
+            self._next = resume.position + 1
+            self._numbering = go_on(file, resume.next_sequence, self._next)
+        else:
+            self._next = self._first_unanswered()
+            self._numbering = begin(file, resume.next_sequence, self._next, self._notes.settled())
         end = self._log.head()
         if known and self._next > end:
             end = self._log.scan()  # after a loss of power the head file may be older than the rows
@@ -146,17 +149,17 @@ class PipelineSource(Source):
                 f"{self._directory}: the link begins at {first}, not at {self._next}: {_ANOTHER}"
             )
         self._next = first + events.num_rows
-        return _received(first, events)
+        return _received(first, events, self._numbering.takes(first, self._next))
 
     def settle(self, settlement: Settlement) -> None:
         assert self._notes is not None
         # All below is answered. Events of a log that was given up, with other numbers, lie there, too.
         self._answered = max(self._answered, self._notes.answered_upto())
         refused = {
-            sequence + self._ahead: (reason, sequence in settlement.transient or expired)
+            row: (reason, sequence in settlement.transient or expired)
             for reasons, expired in ((settlement.refused, False), (settlement.expired, True))
             for sequence, reason in reasons.items()
-            if sequence + self._ahead >= self._answered
+            if (row := self._numbering.row(sequence)) is not None and row >= self._answered
         }
         self._notes.answer(self._moved(settlement.acknowledged) | BitMap64(refused), refused)
 
@@ -173,9 +176,9 @@ class PipelineSource(Source):
 
     def _moved(self, sequences: BitMap64) -> BitMap64:
         moved = BitMap64()
-        for start, end in runs(sequences):
-            if (stop := end + self._ahead) > self._answered:
-                moved.add_range(max(start + self._ahead, self._answered), stop)
+        for start, end in self._numbering.rows(sequences):
+            if end > self._answered:
+                moved.add_range(max(start, self._answered), end)
         return moved
 
 
@@ -185,8 +188,10 @@ _ANOTHER = (
 )
 
 
-def _received(first: int, events: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of the link as events of this source."""
+def _received(
+    first: int, events: pa.RecordBatch, taken: np.ndarray[tuple[int], np.dtype[np.bool_]] | None
+) -> pa.RecordBatch:
+    """Rows of the link as events of this source. `taken`: which of them; None: all."""
     number = events.num_rows
     now = pa.scalar(time.time_ns() // 1000, pa.int64()).cast(EVENT_SCHEMA.field("received_at").type)
     ours = {
@@ -195,7 +200,8 @@ def _received(first: int, events: pa.RecordBatch) -> pa.RecordBatch:
         "headers": _contexts(events.column("headers")),
     }
     arrays = [ours.get(field.name, events.column(field.name)) for field in EVENT_SCHEMA]
-    return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
+    received = pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
+    return received if taken is None else received.filter(pa.array(taken))
 
 
 def _contexts(headers: pa.Array) -> pa.Array:

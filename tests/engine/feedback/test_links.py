@@ -213,3 +213,25 @@ def test_a_letter_whose_rows_are_in_two_parts_is_closed_by_the_last_of_them(
         (known,) = letters.list()
     assert (known.key, known.reason) == (("incoming/0/1", "table"), '"table" refused it: no')
     assert scene.ledger.account("incoming", 10).dead_lettered == 1 and not scene.notes.each()
+
+
+def test_a_letter_of_whose_replayed_row_the_link_knows_nothing_is_given_back_to_the_sink(
+    scene: Scene, tmp_path: Path
+) -> None:
+    dead = [RowOutcome(RowRef(n), "step", Outcome.DEAD_LETTERED, "no") for n in (0, 1)]
+    scene.ledger.record("incoming", 0, 10, delivered=ALL - BitMap64([0, 1]), outcomes=dead,
+                        sinks={"table": Done()}, owed=BitMap64())  # fmt: skip
+    with DeadLetters(tmp_path / "dead_letters.db") as letters:
+        scene.feedback.letters = letters
+        for number in (0, 1):
+            letters.add([letter := DeadLetter(f"incoming/{number}", "step", "no", b"{}")])
+            letters.request_replay([letter])
+            batch = new_replay("incoming", [letter])
+            letters.claim([letter], replay_name(batch))
+            if number:
+                scene.hand_on(number, batch=batch)
+            letters.hand_on([letter], ["table"], "")
+        scene.feedback.tend()
+        found = [(x.event_id, x.stage, x.status) for x in letters.list()]
+        assert found == [("incoming/1", "step", "handed"), ("incoming/0", "table", "stored")]
+    assert scene.ledger.account("incoming", 10).dead_lettered == 2

@@ -18,10 +18,10 @@ from pyroaring import BitMap64
 
 from signoff.engine.batch.letters import to_store
 from signoff.engine.batch.verdict import BY_POLICY
-from signoff.engine.feedback.replays import letters_of, tell_letters
+from signoff.engine.feedback.replays import give_back, letters_of, tell_letters
 from signoff.engine.plan.lineage import joined
 from signoff.engine.query.base import SourceQuery
-from signoff.engine.replay.batch import is_of_letters
+from signoff.engine.replay.batch import is_of_letters, replay_name
 from signoff.engine.split.boundaries import buffer_place
 from signoff.engine.split.division import all_boundaries, buffers_on_disk
 from signoff.engine.split.stateful import ResultsBoundary
@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 _NOTHING = 2**62
 _LOOK_AGAIN_S = 1.0
+UNHEARD = "what became of its replayed row behind this sink cannot be found out; it may have been delivered"
 _ENDED = frozenset({Outcome.DEAD_LETTERED, Outcome.REFUSED, Outcome.DROPPED})
 
 
@@ -178,6 +179,8 @@ class LinkFeedback:
         self._trouble = ""
         self._again_at = float("inf")
         """When to look again although nobody has written."""
+        self._looked = False
+        """Whether letters whose rows are not in the log were looked for."""
 
     def tend(self) -> None:
         """Bring what is new; cheap when nobody has written. What cannot be brought now is tried again."""
@@ -187,6 +190,7 @@ class LinkFeedback:
         self._again_at = float("inf")
         try:
             settled, whole = self._answers.settled(), True
+            self._give_back_unheard()
             for parts in self._by_batch():
                 rest = self._without_replays(parts, settled)
                 whole &= not rest or self._bring(rest, settled)
@@ -201,6 +205,19 @@ class LinkFeedback:
                 )
             self._trouble = text
         self._seen = version if whole else None
+
+    def _give_back_unheard(self) -> None:
+        """At the start: letters that wait here, and of whose rows the link knows nothing. They may be of a
+        backup, or the link was taken over; nobody would ever hear."""
+        if self._looked or self.letters is None:
+            return
+        handed = self.letters.list(statuses=("handed",), brief=True)
+        mine = [letter for letter in handed if self._config.sink in letter.handed]
+        noted = {(each.batch.source, replay_name(each.batch)) for each in self._notes.each()}
+        for letter in mine:  # one that was told meanwhile is not given back
+            if (letter.source, letter.batch) not in noted:
+                give_back(self._ledger, self.letters, letter, self._config.sink, UNHEARD)
+        self._looked = True
 
     def needed_from(self) -> int:
         """The link's log is read from here on, to bring the answers that are missing."""

@@ -47,13 +47,19 @@ class RemovedNodes:
     handed: dict[str, int] = field(default_factory=dict)
     """By sink: events whose rows it has handed on over a link that is not in the pipeline, so that nobody
     hears what becomes of them."""
+    unheard: dict[str, int] = field(default_factory=dict)
+    """By sink that is there: replayed letters that wait for what becomes of their rows, of which its log or
+    link knows nothing."""
     unread: str = ""
     """Why it cannot be said whether any are: a link of the pipeline cannot be read."""
 
     def as_dict(self) -> dict[str, dict[str, int]]:
         """By node that is gone."""
         found: dict[str, dict[str, int]] = {}
-        kinds = (("rows", self.rows), ("handed_on", self.handed), ("dead_letters", self.letters))
+        kinds = (
+            ("rows", self.rows), ("handed_on", self.handed), ("dead_letters", self.letters),
+            ("unheard", self.unheard),
+        )  # fmt: skip
         for kind, numbers in kinds:
             for name, number in numbers.items():
                 found.setdefault(name, {})[kind] = number
@@ -77,8 +83,13 @@ class RemovedNodes:
             "drop them (signoff dead-letters)"
             for name, number in self.letters.items()
         ]
+        unheard = [
+            f'{_letters(number)} waiting for what becomes of a replayed row behind sink "{name}", where '
+            "nothing is known of it; the next run stores it again, as one of that sink"
+            for name, number in self.unheard.items()
+        ]
         unread = [f"{self.unread}; nobody can say what waits behind it"] if self.unread else []
-        return owed + handed + letters + unread
+        return owed + handed + letters + unheard + unread
 
 
 def what_is_gone(graph: Graph, ledger: Ledger, letters: DeadLetters) -> RemovedNodes:
@@ -93,7 +104,9 @@ def what_is_gone(graph: Graph, ledger: Ledger, letters: DeadLetters) -> RemovedN
             stuck[missing] += number
     rows = {name: number for name, number in found.items() if number}
     try:
-        return RemovedNodes(rows, dict(stuck), _waiting_for_answers(graph, names, ledger, letters))
+        handed = _waiting_for_answers(graph, names, ledger, letters)
+        unheard = Counter(sink for sink, _ in _unanswered_letters(graph, letters, gone=False))
+        return RemovedNodes(rows, dict(stuck), handed, dict(unheard))
     except SignoffError as error:
         return RemovedNodes(rows, dict(stuck), unread=str(error))
 
@@ -139,11 +152,13 @@ def _waiting_for_answers(
     return {sink: number for sink, number in found.items() if number}
 
 
-def _unanswered_letters(graph: Graph, letters: DeadLetters) -> Iterator[tuple[str, DeadLetter]]:
-    """Letters whose replayed rows are behind the link of a sink that is gone, by sink. Raises SignoffError as
-    `_unanswered`."""
+def _unanswered_letters(
+    graph: Graph, letters: DeadLetters, *, gone: bool = True
+) -> Iterator[tuple[str, DeadLetter]]:
+    """Letters whose replayed rows are behind the link of a sink that is gone, or that is there and knows
+    nothing of them, by sink. Raises SignoffError as `_unanswered`."""
     handed = list(letters.each(statuses=("handed",), brief=True))
-    waiting = [(sink, x) for x in handed for sink in x.handed if sink not in graph.nodes]
+    waiting = [(sink, x) for x in handed for sink in x.handed if (sink not in graph.nodes) == gone]
     if not waiting:
         return
     noted = {(x.sink, x.batch.source, replay_name(x.batch)) for x in _noted(graph) if x.batch.replay}
