@@ -119,6 +119,44 @@ def test_a_duplicate_is_the_first_when_the_event_it_waited_for_is_refused(
     assert product.account() == books(delivered=1, refused=1)
 
 
+@pytest.mark.case(41, 44, 39)
+def test_a_duplicate_of_an_event_whose_source_was_renamed_says_so_and_goes_on_when_that_is_given_up(
+    inline: Make, webhook: WebhookServer
+) -> None:
+    def pipeline(name: str) -> dict[str, Any]:
+        rows = {"type": "parse_json", "input": name, "schema": "n BIGINT"}
+        return {
+            "sources": {name: {**FILES, "on_acknowledge": "keep"}},
+            "transforms": {"rows": rows, "once": {"type": "dedupe", "input": "rows", "keys": ["n"]}},
+            "sinks": {"out": to(webhook)},
+        }
+
+    product = inline(**pipeline("incoming"))
+    product.put("1.jsonl", [{"n": 1}])
+    down = webhook.answer(503)
+    running = product.start(drain_s=0.0)
+    running.wait_for(lambda: product.status()["sinks"]["out"]["failing_since"])
+    running.terminate()
+    down.stop()
+    (product.directory / "in" / "1.jsonl").unlink()
+    product.put("2.jsonl", [{"n": 1}, {"n": 2}])
+    product.write(pipeline("renamed"))
+    running = product.start(drain_s=0.0)
+    running.wait_for(lambda: product.account("renamed")["delivered"] == 1)
+    running.wait_for(lambda: "repeats incoming/0" in product.explain("renamed/0")["why"])
+    why = product.explain("renamed/0")["why"]
+    assert 'source "incoming" is not in the pipeline any more' in why and "signoff sources drop" in why
+    (said,) = product.status()["waits_for_gone"]
+    assert 'dedupe "once": 1 row waits for events of source "incoming"' in said
+    assert "signoff sources drop FILE incoming" in said
+    running.terminate()
+    assert product.command("sources", "drop", str(product.file), "incoming", "--yes").code == 0
+    assert product.run_once().code == 0
+    assert product.account("renamed") == books(delivered=2)
+    assert product.status()["waits_for_gone"] == []
+    assert sorted(webhook.accepted_ids) == ["renamed/0", "renamed/1"]
+
+
 @pytest.mark.case(41)
 def test_events_without_a_key_repeat_none(inline: Make) -> None:
     product = inline(

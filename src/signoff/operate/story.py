@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from signoff.clock import when
@@ -41,7 +42,7 @@ class Story:
 def read_story(graph: Graph, event_id: str) -> Story:
     """Tell it. Raises RequestError when the text is no event id; of an event that was never received, the
     story says so."""
-    waits_for = reasons_to_wait(graph.state)
+    waits_for = reasons_to_wait(graph.state, partial(_sources_gone, graph))
     try:
         event = explain(graph, event_id, LogReader, waits_for)
     except ValueError as error:
@@ -53,6 +54,12 @@ def read_story(graph: Graph, event_id: str) -> Story:
     events = [EventId.parse(event_id), *(EventId.parse(row.event_id) for row in rows)]
     asked = dict.fromkeys((one.sink, one.text) for each in events for one in asked_for(graph, each))
     return Story(event, rows, tuple(asked))
+
+
+def _sources_gone(graph: Graph) -> frozenset[str]:
+    from signoff.engine.state_dir.giving_up import sources_gone  # it loads Spark, which most stories need not
+
+    return sources_gone(graph)
 
 
 def _as_dict(story: Explanation) -> dict[str, Any]:

@@ -18,7 +18,7 @@ for none of them but SQLite's page cache."""
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -238,8 +238,19 @@ def repeats_another(reason: str) -> bool:
     return reason.startswith(("repeats ", "throttled "))
 
 
-def reasons_to_wait(state: Path) -> Callable[[EventId], Mapping[str, str]]:
-    """For `explain`: why an event of a state directory waits for another, by step."""
+def in_vain(source: str) -> str:
+    """What to do when rows wait for events of a source that is gone."""
+    return (
+        f'source "{source}" is not in the pipeline any more; put it back under this name to have its events '
+        f"settled, or give them up: signoff sources drop FILE {source}"
+    )
+
+
+def reasons_to_wait(
+    state: Path, gone: Callable[[], Container[str]] = frozenset
+) -> Callable[[EventId], Mapping[str, str]]:
+    """For `explain`: why an event of a state directory waits for another, by step. `gone` says which sources
+    are not in the pipeline any more, so that nothing settles their events; asked only if a row waits."""
 
     def reasons(event: EventId) -> Mapping[str, str]:
         index = KeyIndex(state / FILE, readonly=True)
@@ -248,7 +259,12 @@ def reasons_to_wait(state: Path) -> Callable[[EventId], Mapping[str, str]]:
         finally:
             index.close()
         mine = [each for each in found if not event.child or each.child in ("", event.child)]
-        return {each.step: waits_for(each.owner, each.definition) for each in mine}
+        names = gone() if mine else ()
+        return {each.step: reason(each, names) for each in mine}
+
+    def reason(each: WaitingDuplicate, names: Container[str]) -> str:
+        text = waits_for(each.owner, each.definition)
+        return f"{text}: {in_vain(each.owner.source)}" if each.owner.source in names else text
 
     return reasons
 

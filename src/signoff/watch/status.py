@@ -23,7 +23,7 @@ from signoff.ledger import DeadLetters, Ledger, RunLock
 from signoff.ledger.stage_totals import StageTotal
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
-from signoff.watch.dedupes import read_dedupes
+from signoff.watch.dedupes import read_dedupes, waits_in_vain
 from signoff.watch.folds import Fold, read_folds
 from signoff.watch.status_types import (
     FoldStatus,
@@ -46,7 +46,7 @@ def read_status(graph: Graph) -> Status:
         DeadLetters(state / "dead_letters.db", readonly=True) as letters,
         ledger.snapshot(),
     ):
-        gone = what_is_gone(graph, ledger, letters)
+        gone, left = what_is_gone(graph, ledger, letters), stranded(graph, ledger)
         elsewhere = last_used_elsewhere(state, ledger)
         # What processes have said of themselves in another place is not of this one.
         engine = {} if elsewhere else _read_json(state / "engine.json")
@@ -60,7 +60,7 @@ def read_status(graph: Graph) -> Status:
                 name: _source(state, name, ledger, engine, pid is not None, bool(elsewhere))
                 for name in graph.sources
             },
-            "stranded": {name: account.as_dict() for name, account in stranded(graph, ledger).items()},
+            "stranded": {name: account.as_dict() for name, account in left.items()},
             "sinks": {name: _sink(name, ledger, bool(elsewhere)) for name in graph.sinks},
             "left_at": [_departure(departure) for departure in ledger.departures()],
             "buffers": {name: buffer.as_dict() for name, buffer in read_buffers(graph, ledger).items()},
@@ -70,7 +70,7 @@ def read_status(graph: Graph) -> Status:
             "jobs": invocations(graph),
             "dead_letters": letters.count(),
             "gone": gone.as_dict(),
-            "waits_for_gone": gone.sentences(),
+            "waits_for_gone": [*gone.sentences(), *waits_in_vain(graph, ledger, left)],
         }
 
 

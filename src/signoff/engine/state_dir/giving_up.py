@@ -76,6 +76,12 @@ def stranded(graph: Graph, ledger: Ledger) -> dict[str, Account]:
     return found
 
 
+def sources_gone(graph: Graph) -> frozenset[str]:
+    """The names of these sources."""
+    with Ledger(graph.state / "ledger.db", readonly=True) as ledger:
+        return frozenset(stranded(graph, ledger))
+
+
 def drop(graph: Graph, ledger: Ledger, name: str) -> int:
     """Give up what a source has in flight that is in the pipeline no more. Its log stays; it owes nothing."""
     return give_up(ledger, name, _used(graph, ledger, name), "given up: signoff sources drop")

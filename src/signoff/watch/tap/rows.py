@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Any, Literal
 
+from signoff.engine.state_dir.giving_up import sources_gone
 from signoff.ledger.explain import Explanation, as_text, explain
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
@@ -46,7 +48,7 @@ class TappedRow:
 
 def with_states(graph: Graph, node: str, rows: Iterable[TappedRow]) -> list[TappedRow]:
     """The rows, with what the account says of each."""
-    waits_for = reasons_to_wait(graph.state)
+    waits_for = reasons_to_wait(graph.state, cache(partial(sources_gone, graph)))
     is_sink = node in graph.sinks
 
     def state_of(row: TappedRow) -> TappedRow:
