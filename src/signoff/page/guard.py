@@ -48,12 +48,16 @@ _NETWORK_V6 = 64
 class Guard:
     """The sessions of one page. Used by one event loop and its threads."""
 
+    hint = "It is in the file that --ui-token-file names, or in SIGNOFF_UI_TOKEN, where the run was started."
+    """Where somebody finds the token."""
+
     def __init__(self, token: str | None, cookie: str, now: Callable[[], float] = time.monotonic) -> None:
         """`token`: None where nobody has to log in. `cookie`: its name, which no other page of this
         machine has."""
         self._token, self._cookie, self._now = token, cookie, now
         self._secret = secrets.token_bytes(32)
-        self._sessions: OrderedDict[str, float] = OrderedDict()
+        self._sessions: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        """When each ends, and who has logged in, by its hash."""
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def visitor(self, request: Request) -> Visitor:
@@ -61,9 +65,19 @@ class Guard:
         if self._token is None:
             return Visitor("", True, self._csrf("local"))
         session = request.cookies.get(self._cookie, "")
-        if self._sessions.get(_hashed(session), 0.0) <= self._now():
+        ends, holder = self._sessions.get(_hashed(session), (0.0, ""))
+        if ends <= self._now():
             raise HTTPException(401, "log in first")
-        return Visitor("", True, self._csrf(session), may_log_out=True)
+        return self.visitor_of(holder, self._csrf(session))
+
+    def holder_of(self, given: str) -> str | None:
+        """Who has this token, in a word for `visitor_of`; None if it is none."""
+        right = self._token is not None and hmac.compare_digest(_hashed(given), _hashed(self._token))
+        return "" if right else None
+
+    def visitor_of(self, holder: str, csrf: str) -> Visitor:
+        """Who has a session, at each request. Raises 401 if they may not have it any more."""
+        return Visitor("", True, csrf, may_log_out=True)
 
     def routes(self) -> list[Route]:
         return [
@@ -81,7 +95,7 @@ class Guard:
         return RedirectResponse(where, 303)
 
     def _login_page(self, request: Request) -> Response:
-        return render(request, "login.html", None, problem="")
+        return self._asked(request, 200, "")
 
     async def _log_in(self, request: Request) -> Response:
         form = await sent_in(request)
@@ -92,14 +106,15 @@ class Guard:
         failures = self._failures_of(address_of(request), now)
         if len(failures) >= _MOST_FAILURES:
             too_many = "too many wrong tokens; wait a minute"
-            refused = render(request, "login.html", None, status=429, problem=too_many)
+            refused = self._asked(request, 429, too_many)
             refused.headers["retry-after"] = f"{_FAILURES_S:.0f}"
             return refused
-        if self._token is None or not hmac.compare_digest(_hashed(given), _hashed(self._token)):
+        holder = self.holder_of(given)
+        if holder is None:
             failures.append(now)
-            return render(request, "login.html", None, status=401, problem="this is not the token")
+            return self._asked(request, 401, "this is not the token")
         session = secrets.token_urlsafe(32)
-        self._sessions[_hashed(session)] = now + SESSION_S
+        self._sessions[_hashed(session)] = now + SESSION_S, holder
         while len(self._sessions) > _MOST_SESSIONS:
             self._sessions.popitem(last=False)
         prefix = prefix_of(request)
@@ -109,6 +124,9 @@ class Guard:
             samesite="strict", secure=_by_tls(request),
         )  # fmt: skip
         return answer
+
+    def _asked(self, request: Request, status: int, problem: str) -> Response:
+        return render(request, "login.html", None, status=status, problem=problem, hint=self.hint)
 
     def _failures_of(self, address: str, now: float) -> deque[float]:
         """The last ones of an address."""
@@ -159,10 +177,12 @@ class Door:
     """Around the whole application: refuses hosts that are not meant, and adds the headers to every
     answer."""
 
-    def __init__(self, app: Any, names: Iterable[str] = ()) -> None:
-        """`names`: of this machine, besides those that it gives itself."""
+    def __init__(self, app: Any, names: Iterable[str] | None = ()) -> None:
+        """`names`: of this machine, besides those that it gives itself; None: by whatever name one comes,
+        which is for pages that show nothing without a login."""
         self._app = app
-        self._names = {"localhost", socket.gethostname().lower(), *(name.lower() for name in names)}
+        own = {"localhost", socket.gethostname().lower()}
+        self._names = None if names is None else own.union(name.lower() for name in names)
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -185,6 +205,8 @@ class Door:
         await answer(scope, receive, with_headers)
 
     def knows(self, host: str) -> bool:
+        if self._names is None:
+            return True
         name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
         try:
             ipaddress.ip_address(name)

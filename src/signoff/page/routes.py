@@ -17,6 +17,7 @@ from signoff.page.flow import problems
 from signoff.page.mounting import Mounting
 from signoff.page.rendering import prefix_of, render
 from signoff.page.visits import Visit, changes, failed, reads
+from signoff.page.watched import WatchedPipeline
 
 HEADERS: Mapping[str, str] = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -80,11 +81,15 @@ def _overview(mounting: Mounting) -> Callable[[Request], Response]:
             from urllib.parse import quote
 
             return RedirectResponse(f"{prefix_of(request)}/pipelines/{quote(found[0].name, safe='')}/")
-        rows = [
-            {"pipeline": each, "reading": reading, "problems": problems(reading.status)}
-            for each in found
-            for reading in [each.reading()]
-        ]
-        return render(request, "overview.html", visitor, rows=rows)
+        return render(request, "overview.html", visitor, rows=[_row(each) for each in found])
 
     return endpoint
+
+
+def _row(pipeline: WatchedPipeline) -> dict[str, Any]:
+    """One that cannot be read takes none of the others away."""
+    try:
+        reading = pipeline.reading()
+    except (SignoffError, OSError) as error:
+        return {"pipeline": pipeline, "reading": None, "problems": [f"it cannot be read: {error}"]}
+    return {"pipeline": pipeline, "reading": reading, "problems": problems(reading.status)}

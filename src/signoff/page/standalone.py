@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from signoff.page.guard import Door, Guard
-from signoff.page.mounting import Visitor
+from signoff.page.mounting import Mounting, Visitor
 from signoff.page.routes import handlers, pages
 from signoff.page.watched import WatchedPipeline
 
@@ -36,7 +36,11 @@ def page_app(
 ) -> Door:
     """`token`: what one logs in with; None: nobody has to. `names`: under which it may be reached besides."""
     guard = Guard(token, cookie)
-    mounting = OnePipeline(pipeline, guard)
+    return Door(guarded(OnePipeline(pipeline, guard), guard, login=token is not None), names)
+
+
+def guarded(mounting: Mounting, guard: Guard, *, login: bool = True) -> Starlette:
+    """All pages, behind a login."""
     found = handlers(mounting)
     said = found[HTTPException]
 
@@ -44,5 +48,5 @@ def page_app(
         wants_login = isinstance(error, HTTPException) and error.status_code == 401
         return guard.to_login(request) if wants_login else said(request, error)
 
-    routes = [*guard.routes(), *pages(mounting)] if token is not None else pages(mounting)
-    return Door(Starlette(routes=routes, exception_handlers={**found, HTTPException: refused}), names)
+    routes = [*guard.routes(), *pages(mounting)] if login else pages(mounting)
+    return Starlette(routes=routes, exception_handlers={**found, HTTPException: refused})

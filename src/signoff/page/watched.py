@@ -58,8 +58,9 @@ class Reading:
 class WatchedPipeline:
     """Begin with `start`, end with `close`; or use it as a context."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.as_written = graph
+    def __init__(self, graph: Graph, *, follows: bool = True) -> None:
+        """`follows`: whether other files that the pipeline names, such as jobs, may be looked into."""
+        self.as_written, self.follows = graph, follows
         self.graph = with_account(graph)
         self.view = view_graph(self.graph)
         self.history = History()

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -29,6 +30,9 @@ from signoff.service.supervisor import Supervisor
 from signoff.service.tenant import Tenant
 from signoff.sources.http.connections import HEADERS_S, Guard
 from signoff.sources.http.server import listen, tls_options
+
+if TYPE_CHECKING:
+    from signoff.service.pages import ServicePages
 
 logger = logging.getLogger(__name__)
 
@@ -92,12 +96,14 @@ class Service:
         with self._at_home() as tenant:
             guard = _Guard(_MOST_CONNECTIONS, _MOST_PER_CLIENT, _REQUEST_S)
             tls = tls_options(self._options)
-            config = uvicorn.Config(
-                Api(tenant).application(), log_config=None, access_log=False, lifespan="off", ws="none",
-                timeout_graceful_shutdown=_END_S, server_header=False, http=guard.protocol(), **tls,
-            )  # fmt: skip
             listener = listen(self._options, guard)
             host, port = listener.getsockname()[:2]
+            pages = self._pages(tenant, f"signoff-{port}")
+            app = Api(tenant).application(*(pages.routes() if pages else ()))
+            config = uvicorn.Config(
+                app, log_config=None, access_log=False, lifespan="off", ws="none",
+                timeout_graceful_shutdown=_END_S, server_header=False, http=guard.protocol(), **tls,
+            )  # fmt: skip
             shown = f"[{host}]" if ":" in host else host
             self.address = f"{'https' if tls else 'http'}://{shown}:{port}"
             self._server = _Server(config)
@@ -105,6 +111,8 @@ class Service:
                 asyncio.run(self._serve(listener, started))
             finally:
                 listener.close()
+                if pages is not None:
+                    pages.close()
 
     def end(self) -> None:
         """For another thread."""
@@ -125,6 +133,14 @@ class Service:
                 supervisor.stop()
         finally:
             self._home.release()
+
+    def _pages(self, tenant: Tenant, cookie: str) -> ServicePages | None:
+        if find_spec("jinja2") is None:
+            logger.warning('there is no page: pip install "signoff[service]" brings what it needs')
+            return None
+        from signoff.service.pages import ServicePages
+
+        return ServicePages(tenant, cookie)
 
     async def _serve(self, listener: socket.socket, started: Callable[[Service], None]) -> None:
         assert self._server is not None

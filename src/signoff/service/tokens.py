@@ -84,6 +84,11 @@ class Tokens:
             return None
         return token if token.holds(self._clock()) else None
 
+    def get(self, identity: str) -> Token | None:
+        """A token by its id, if it may be used."""
+        token = self._tokens.get(identity)
+        return token if token is not None and token.holds(self._clock()) else None
+
     def all(self) -> list[Token]:
         return list(self._tokens.values())
 

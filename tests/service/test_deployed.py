@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.operate.state import PIPELINE, fill
+from tests.page.browsers import chromium, opened
 from tests.servers import free_port, wait_until
 from tests.service.client import TEXT
 from tests.service.served import Served, served
@@ -73,6 +74,46 @@ def test_with_a_certificate_the_service_speaks_tls_only(certified: tuple[Served,
         httpx.get(f"{service.address}/healthz", trust_env=False, verify=ssl.create_default_context())
     with pytest.raises(httpx.TransportError):
         httpx.get(f"{service.address}/healthz".replace("https", "http"), trust_env=False)
+
+
+def test_the_page_is_there_by_tls_with_a_cookie_that_never_goes_in_clear(
+    certified: tuple[Served, Path],
+) -> None:
+    service, cert = certified
+    trusting = ssl.create_default_context(cafile=cert)
+    with httpx.Client(base_url=service.address, verify=trusting, trust_env=False) as client:
+        assert client.get("/").headers["location"] == "/ui/"
+        assert client.get("/ui/").headers["location"] == "/ui/login"
+        answer = client.post("/ui/login", data={"token": service.token})
+        assert answer.headers["location"] == "/ui/"
+        cookie = answer.headers["set-cookie"].lower()
+        assert {"secure", "httponly", "samesite=strict", "path=/ui/"} <= set(cookie.split("; "))
+        assert "orders" in client.get("/ui/").text
+
+
+def test_somebody_logs_in_finds_a_pipeline_and_drops_a_letter_in_a_browser(
+    certified: tuple[Served, Path],
+) -> None:
+    service, _ = certified
+    with chromium() as browser:
+        page, said = opened(browser, ignore_https_errors=True)
+        page.goto(service.address)
+        page.get_by_label("Token").fill("signoff_wrong")
+        page.get_by_role("button", name="Log in").click()
+        assert page.get_by_role("alert").first.inner_text() == "this is not the token"
+        page.get_by_label("Token").fill(service.token)
+        page.get_by_role("button", name="Log in").click()
+        page.get_by_role("link", name="orders").click()
+        page.wait_for_url("**/ui/pipelines/orders/")
+        page.goto(f"{service.address}/ui/pipelines/orders/letters/confirm?action=drop&event=incoming/1")
+        page.get_by_role("button", name="Drop").click()
+        page.get_by_text("dropped").first.wait_for()
+        page.goto(f"{service.address}/ui/pipelines/orders/")
+        page.get_by_role("button", name="Log out").click()
+        page.wait_for_url("**/ui/login")
+        assert [each for each in said if "401" not in each] == []
+    trail = service.ask("GET", "/v1/trail").json()["trail"]
+    assert ("drop letters", "orders") in {(each["action"], each["target"]) for each in trail}
 
 
 def test_readiness_names_who_is_not_ready(certified: tuple[Served, Path]) -> None:
