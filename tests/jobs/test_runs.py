@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sqlite3
 import subprocess
@@ -15,7 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from signoff.cli import app
 from signoff.errors import TransientError
 from signoff.jobs import compute, deliver, run
 from signoff.jobs.records import Records
@@ -238,6 +241,43 @@ def test_a_name_that_the_disk_does_not_take_fails_its_run_and_no_other(
     assert record.state == "failed" and "File name too long" in record.reason
     assert job_run(file, spark, {"day": "2021-05-03"}, patience_s=5.0).execute() == 0
     assert (tmp_path / "short.json").exists()
+
+
+def test_two_jobs_with_a_query_of_the_same_name_do_not_share_a_table(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Their rows would have the same ids, and the later run would remove those of the other."""
+    write_results(tmp_path / "results.db")
+    assert job_run(write_job(tmp_path), spark, {"day": "2021-05-02"}).execute() == 0
+    other = {"name": "others", "state": "./others", "sinks": {"table": JOB["sinks"]["table"]}}
+    again = job_run(write_job(tmp_path, **other), spark, {"day": "2021-05-03"})
+    assert again.execute() == 1 and again.record is not None
+    assert 'rows of a query "by_station" of the job "failures"' in again.record.reason
+    assert stored(tmp_path / "out.db") == [(3, 12), (4, 16), (5, 20)]
+    steps = JOB["transforms"]
+    renamed = {"theirs": steps["by_station"], "big": {**steps["big"], "input": "theirs"}}
+    file = write_job(tmp_path, **other, transforms=renamed)
+    assert job_run(file, spark, {"day": "2021-05-03"}).execute() == 0
+    assert stored(tmp_path / "out.db") == [(3, 12), (3, 12), (4, 16), (4, 16), (5, 20), (5, 20)]
+
+
+def test_a_report_that_has_not_all_rows_says_so(tmp_path: Path, spark: SparkSession) -> None:
+    write_results(tmp_path / "results.db")
+    strict = {"type": "validate", "input": "by_station", "rules": {"few": "failures < 20"}}
+    report = {"type": "report", "path": "./day", "title": "A day", "formats": ["json"], "max_rows": 2}
+    file = write_job(
+        tmp_path,
+        transforms={"by_station": JOB["transforms"]["by_station"], "strict": strict},
+        sinks={"report": {**report, "input": "strict"}, "all": {"type": "console", "input": "by_station"}},
+    )
+    assert job_run(file, spark, {"day": "2021-05-02"}).execute() == 0
+    said = json.loads((tmp_path / "day.json").read_bytes())["about"]["Not included"]
+    assert said.startswith("3 rows could not be included: ") and "max_rows is 2" in said and "few" in said
+    result = CliRunner().invoke(app, ["jobs", "show", str(file), "failures@day=2021-05-02"])
+    assert f"missing      report: {said}" in result.output and "missing      all" not in result.output
+    shown = CliRunner().invoke(app, ["jobs", "show", str(file), "failures@day=2021-05-02", "--json"])
+    missing = json.loads(shown.output)["missing"]
+    assert sum(each["rows"] for each in missing["report"]) == 3 and list(missing) == ["report"]
 
 
 def test_a_day_without_rows_is_a_run_as_well(tmp_path: Path, spark: SparkSession) -> None:

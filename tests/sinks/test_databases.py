@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from signoff.errors import PermanentError, TransientError
 from signoff.pipeline.secrets import SecretUrl
 from signoff.sinks.contract import EVENT_ID, Part, Sink
+from signoff.sinks.owners import OthersRows
 from signoff.sinks.postgres import sink as postgres_module
 from signoff.sinks.postgres.sink import PostgresSink, PostgresSinkConfig
 from signoff.sinks.sqlite import SqliteSink, SqliteSinkConfig
@@ -56,6 +57,17 @@ def database(
             execute,
             lambda **fields: PostgresSinkConfig(url=SecretUrl(url), table="events", **fields).build(tmp_path),
         )
+
+
+def test_rows_of_a_query_are_of_one_job(database: Database) -> None:
+    database.execute("DROP TABLE IF EXISTS signoff_owners")
+    sink = database.build()
+    for _ in range(2):
+        sink.claim("failures", {"by_station", "other"})
+    sink.claim("reports", {"third"})
+    with pytest.raises(OthersRows, match='a query "by_station" of the job "failures"'):
+        sink.claim("reports", {"by_station", "fourth"})
+    sink.claim("more", {"fourth"})  # what was refused has noted nothing
 
 
 def test_rows_that_break_a_constraint_are_refused_alone(database: Database) -> None:

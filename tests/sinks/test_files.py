@@ -24,6 +24,7 @@ from signoff.sinks.files import commit as file_commit
 from signoff.sinks.files import parts as file_parts
 from signoff.sinks.files.partitions import directory_of
 from signoff.sinks.files.sink import FilesSink, FilesSinkConfig, Format
+from signoff.sinks.owners import OthersRows
 from signoff.testing.conformance.rows import batch_ref, numbered, write_batch, write_part
 from tests.sinks.targets import FilesTarget, ParquetTarget
 
@@ -421,3 +422,14 @@ def write_layout(layout: dict[str, Any], place: Path, batch: BatchRef) -> FilesS
 def files_below(directory: Path) -> set[str]:
     files = [path.relative_to(directory) for path in directory.rglob("*") if path.is_file()]
     return {str(path) for path in files if not path.parts[0].startswith(".")}
+
+
+def test_rows_of_a_query_are_of_one_job(tmp_path: Path) -> None:
+    sink = FilesSink(tmp_path / "out")
+    for _ in range(2):
+        sink.claim("failures", {"by_station", "other"})
+    sink.claim("reports", {"third"})
+    with pytest.raises(OthersRows, match='a query "by_station" of the job "failures"'):
+        sink.claim("reports", {"by_station", "fourth"})
+    sink.claim("more", {"fourth"})
+    assert not list((tmp_path / "out").glob("[!.]*"))

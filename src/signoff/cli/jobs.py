@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -160,13 +161,23 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show all details of one run; without #2 at its end, of its last edition."""
+    from signoff.jobs.missing import missing_rows
+    from signoff.jobs.outputs import second_half
     from signoff.operate.runs import find_run
+    from signoff.sinks.contract import missing_text
 
-    found = find_run(load_job_for_reading(file), which)
+    graph = load_job_for_reading(file)
+    found = find_run(graph, which)
     if found is None:
         typer.echo(f'there is no run "{which}"; signoff jobs list {file} names them', err=True)
         raise typer.Exit(1)
-    typer.echo(json.dumps(found.to_json(), ensure_ascii=False) if as_json else _story(found))
+    missing = missing_rows(second_half(graph), found)
+    if as_json:
+        said = {name: [asdict(one) for one in each] for name, each in missing.items()}
+        typer.echo(json.dumps({**found.to_json(), "missing": said}, ensure_ascii=False))
+        return
+    lines = [f"  missing      {name}: {missing_text(each)}" for name, each in missing.items()]
+    typer.echo("\n".join([_story(found), *lines]))
 
 
 @app.command("cancel")

@@ -20,8 +20,9 @@ from pyspark.sql import SparkSession
 from signoff.engine.batch.interrupts import Interrupts
 from signoff.engine.engine import Engine
 from signoff.engine.state_dir.identity import StateIdentity
-from signoff.errors import PermanentError, SignoffError, TransientError
+from signoff.errors import PermanentError, SignoffError, SinkError, TransientError
 from signoff.installed_types import build
+from signoff.jobs.missing import missing_rows
 from signoff.jobs.outputs import append, next_number, second_half
 from signoff.jobs.parameters import from_json
 from signoff.jobs.records import Record, Records
@@ -34,6 +35,7 @@ from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import SinkConfig
 from signoff.pipeline.secrets import redact
 from signoff.sinks.contract import RunRef, Sink
+from signoff.sinks.owners import OthersRows
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +81,8 @@ class JobDelivery:
             half = second_half(graph, columns)
             self._require_same(half, record)
             self._belongs(half)
+            if record.state == "computed":
+                self._claim(half)
             record = self._into_logs(half, record)
             run = self.run_ref(graph, record)
             self._settle(half, record, run)
@@ -88,7 +92,7 @@ class JobDelivery:
                 raise Refused(
                     f"{outcome['refused']} rows were refused; signoff status FILE says by which sink"
                 )
-            self._finish(half, run)
+            self._finish(half, run, record)
             return record
 
     def run_ref(self, graph: Graph, record: Record) -> RunRef:
@@ -136,6 +140,20 @@ class JobDelivery:
             belonging.check(half.sources.keys())
             belonging.begin(half.sources)
 
+    def _claim(self, half: Graph) -> None:
+        """No sink takes the rows of this job for those of another."""
+        for name, node in half.sinks.items():
+            assert isinstance(node.config, SinkConfig)
+            sink: Sink = build(node.config, half.base)
+            try:
+                sink.claim(half.name, half.upstream_sources(name))
+            except OthersRows as error:
+                raise SignoffError(f'sink "{name}": {redact(str(error))}') from error
+            except SinkError as error:  # it is down, or may not: the rows are kept until it is up
+                logger.warning('sink "%s" has not noted whose its rows are: %s', name, redact(str(error)))
+            finally:
+                sink.release()
+
     def _into_logs(self, half: Graph, record: Record) -> Record:
         logs = half.state / "log"
         if record.state == "computed":
@@ -167,8 +185,10 @@ class JobDelivery:
         if gave_up is not None:
             raise StillOwed(f"{redact(gave_up)}; run it again to resume")
 
-    def _finish(self, half: Graph, run: RunRef) -> None:
+    def _finish(self, half: Graph, whole: RunRef, record: Record) -> None:
+        missing = missing_rows(half, record)
         for name, node in half.sinks.items():
+            run = replace(whole, missing=missing.get(name, ()))
             assert isinstance(node.config, SinkConfig)
             sink: Sink = build(node.config, half.base)
             sink.begin(run)

@@ -17,7 +17,7 @@ A run that has an end (a job, `run --once`) is one more bracket around all of th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar
@@ -31,6 +31,24 @@ from signoff.pipeline.row_columns import ORIGIN as ORIGIN
 
 Ranges = Mapping[str, tuple[int, int]]
 """By source, a range of its log: the first number is in, the second is out."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRows:
+    """Rows that a sink does not have, and why."""
+
+    rows: int
+    reason: str
+
+
+def missing_text(missing: Sequence[MissingRows], most: int = 3) -> str:
+    """A line for people; '' if nothing is missing."""
+    if not missing:
+        return ""
+    rows = sum(each.rows for each in missing)
+    said = [f"{each.reason} ({each.rows})" if missing[1:] else each.reason for each in missing[:most]]
+    more = f"; and {len(missing) - most} other reasons" if missing[most:] else ""
+    return f"{rows} row{'' if rows == 1 else 's'} could not be included: {'; '.join(said)}{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +74,8 @@ class RunRef:
     """Of a job: the rows of this run; the batches of a sink are in these ranges."""
     earlier: tuple[Ranges, ...] = ()
     """Of a job: the rows of all earlier runs with the same key, which these replace."""
+    missing: tuple[MissingRows, ...] = ()
+    """Of a job, when it finishes: the rows that are dead letters, and not in this sink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +141,11 @@ class Sink(ABC):
 
     def begin(self, run: RunRef) -> None:
         """Driver, before `prepare`: which run this is."""
+
+    def claim(self, owner: str, sources: Set[str]) -> None:
+        """Driver, before the rows of a job come: the ids of these sources are this job's, in the place where
+        they go. Raises OthersRows if they are another's, whose rows would be taken for these: overwritten,
+        and removed by `finish`. Raises SinkError if that cannot be told."""
 
     def finish(self, run: RunRef) -> None:
         """Driver, at the end of a bounded run: all rows are settled, and that is recorded; also if there were

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -33,6 +33,7 @@ from signoff.errors import PermanentError, SinkError, TransientError
 from signoff.json_text import iso_time, json_values
 from signoff.pipeline.model import SinkConfig
 from signoff.sinks.contract import EVENT_ID, Part, Refusal, RunRef, Sink, Writer
+from signoff.sinks.owners import TABLE, refuse_others
 from signoff.sinks.refusal import RowsRejected, brief, fit, isolate
 
 _ROW_ERRORS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
@@ -107,6 +108,28 @@ class SqliteSink(Sink):
 
     def open(self, part: Part) -> Writer:
         return _SqliteWriter(self)
+
+    def claim(self, owner: str, sources: Set[str]) -> None:
+        place = self.table.lower()
+        try:
+            make_directory(self.path.parent)
+            with closing(self.connect()) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute(
+                    f"CREATE TABLE IF NOT EXISTS {TABLE} (place TEXT NOT NULL, source TEXT NOT NULL, "
+                    "owner TEXT NOT NULL, PRIMARY KEY (place, source))"
+                )
+                rows = connection.execute(f"SELECT source, owner FROM {TABLE} WHERE place = ?", (place,))
+                refuse_others(f'table "{self.table}" in {self.path}', owner, sources, dict(rows.fetchall()))
+                connection.executemany(
+                    f"INSERT OR IGNORE INTO {TABLE} VALUES (?, ?, ?)",
+                    [(place, source, owner) for source in sources],
+                )
+                connection.execute("COMMIT")
+        except OSError as error:
+            raise TransientError(f"cannot create directory {self.path.parent}: {error.strerror}") from error
+        except sqlite3.Error as error:
+            raise self.failure(error) from error
 
     def finish(self, run: RunRef) -> None:
         """Remove the rows of earlier runs with the same key, in one transaction."""

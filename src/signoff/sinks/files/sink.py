@@ -16,10 +16,11 @@ cluster it must be on a file system all executors and the driver share.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from secrets import token_hex
 from typing import Annotated, ClassVar, Literal, Self
@@ -27,7 +28,7 @@ from typing import Annotated, ClassVar, Literal, Self
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from signoff.durable import make_directory
+from signoff.durable import make_directory, write_whole
 from signoff.errors import PermanentError
 from signoff.pipeline.model import Names, SinkConfig
 from signoff.sinks.contract import EVENT_ID, BatchRef, Part, Refusal, RunRef, Sink, Writer
@@ -36,12 +37,15 @@ from signoff.sinks.disk_failures import disk_failure
 from signoff.sinks.files.commit import PARTS, Commit, Layout, forget_old, remove_within
 from signoff.sinks.files.partitions import LONGEST_PATH, PREFIX, divided, is_too_long
 from signoff.sinks.files.parts import Compression, Limits, LineFiles, ParquetFiles, PartFile, PartFiles
+from signoff.sinks.owners import refuse_others
 from signoff.sinks.refusal import brief, fit, refused
 
 Format = Literal["jsonl", "csv", "parquet"]
 Expression = Annotated[str, Field(min_length=1)]
 
 _SUFFIX = {"none": "", "gzip": ".gz", "zstd": ".zst"}
+OWNERS = ".owners.json"
+"""Which job the rows of a query are of: see `sinks.owners`."""
 _TIDY_UP = 1_000
 """After so many commits the notes of old ones are removed."""
 
@@ -178,6 +182,23 @@ class FilesSink(Sink):
                 forget_old(self._layout.directory)
         except OSError as error:
             raise disk_failure(error, _says(error, self.file_of(batch))) from error
+
+    def claim(self, owner: str, sources: Set[str]) -> None:
+        directory = self._layout.directory
+        try:
+            make_directory(directory)
+            lock = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                note = directory / OWNERS
+                known: dict[str, str] = json.loads(note.read_bytes()) if note.exists() else {}
+                refuse_others(str(directory), owner, sources, known)
+                if sources - known.keys():
+                    write_whole(note, json.dumps(dict.fromkeys(sources, owner) | known).encode())
+            finally:
+                os.close(lock)
+        except OSError as error:
+            raise disk_failure(error, _says(error, directory)) from error
 
     def finish(self, run: RunRef) -> None:
         """Remove the files of earlier runs with the same key."""

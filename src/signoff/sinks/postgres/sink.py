@@ -14,6 +14,7 @@ or wider than what `create_table` would make.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
@@ -25,6 +26,7 @@ from signoff.pipeline.model import SinkConfig
 from signoff.pipeline.secrets import SecretUrl
 from signoff.postgres_names import name_parts
 from signoff.sinks.contract import EVENT_ID, Part, RunRef, Sink, Writer
+from signoff.sinks.owners import TABLE, refuse_others
 from signoff.sinks.postgres.errors import can_pass
 from signoff.sinks.postgres.statements import COLUMNS_OF, KIND_OF_EVENT_ID, TEXT_TYPES, UNIQUE_EVENT_ID
 from signoff.sinks.refusal import brief
@@ -114,6 +116,27 @@ class PostgresSink(Sink):
         from signoff.sinks.postgres.writer import PostgresWriter  # which needs the driver
 
         return PostgresWriter(self)
+
+    def claim(self, owner: str, sources: Set[str]) -> None:
+        try:
+            with self.connect() as connection, connection.transaction():
+                # Two that make it at once would collide; the lock is that of the transaction.
+                connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (TABLE,))
+                connection.execute(
+                    f"CREATE TABLE IF NOT EXISTS {TABLE} (place text, source text, owner text, "
+                    "PRIMARY KEY (place, source))"
+                )
+                found = connection.execute(
+                    f"SELECT source, owner FROM {TABLE} WHERE place = %s", (self.name,)
+                ).fetchall()
+                refuse_others(f"table {self.name}", owner, sources, {row[0]: row[1] for row in found})
+                for source in sources:
+                    connection.execute(
+                        f"INSERT INTO {TABLE} VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
+                        (self.name, source, owner),
+                    )
+        except psycopg.Error as error:
+            raise self.failure(error) from error
 
     def finish(self, run: RunRef) -> None:
         """Remove the rows of earlier runs with the same key, in one transaction."""

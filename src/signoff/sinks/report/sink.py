@@ -28,7 +28,17 @@ from signoff.json_text import json_objects
 from signoff.pipeline.model import SinkConfig
 from signoff.reports import Format, MissingLibrary, Report, Template, compose, render, renderer
 from signoff.reports.template import PartTemplate
-from signoff.sinks.contract import EVENT_ID, INPUT, BatchRef, Part, Refusal, RunRef, Sink, Writer
+from signoff.sinks.contract import (
+    EVENT_ID,
+    INPUT,
+    BatchRef,
+    Part,
+    Refusal,
+    RunRef,
+    Sink,
+    Writer,
+    missing_text,
+)
 from signoff.sinks.disk_failures import disk_failure
 from signoff.sinks.refusal import brief, fit, refused
 from signoff.sinks.report.files import ReportFiles
@@ -270,7 +280,8 @@ def by_input(rows: pa.RecordBatch, inputs: Sequence[str]) -> dict[str, pa.Record
 def _facts(run: RunRef) -> dict[str, str]:
     """What a job's run says of itself: its period, and up to where its input was complete then."""
     found = {"From": run.period[0], "To": run.period[1], "Input complete to": run.complete_to}
-    return {name: _text(value) for name, value in found.items() if value is not None}
+    said = {name: _text(value) for name, value in found.items() if value is not None}
+    return said | ({"Not included": missing_text(run.missing)} if run.missing else {})
 
 
 def _text(value: datetime | str) -> str:
