@@ -14,6 +14,9 @@ import openpyxl
 import pypdfium2
 import pytest
 
+from signoff.jobs.check import check
+from signoff.jobs.run import load_job
+from signoff.sinks.report.edition import COLUMNS
 from tests.promises.product import Inline
 
 PAGE = Path(__file__).parents[2] / "docs" / "reports.md"
@@ -66,3 +69,35 @@ def test_python_of_the_docs_runs() -> None:
     names: dict[str, Any] = {}
     exec(textwrap.dedent(code[1]), names)
     assert b"<td>Harbour</td>" in names["page"]
+
+
+def test_job_of_the_docs_that_hands_its_report_on_has_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMTP_PASSWORD", "p")
+    monkeypatch.setenv("SLACK_WEBHOOK", "https://hooks.example.com/services/T/B/x")
+    monkeypatch.setenv("RABBITMQ_URL", "amqp://user:password@broker.example/")
+    (tmp_path / "job.yaml").write_text(BLOCKS["handed"])
+    graph = load_job(tmp_path / "job.yaml")
+    shown = re.findall(r"^\| (`.*?) \|", PAGE.read_text().partition("## Handed over")[2], re.MULTILINE)
+    columns = [field["name"] for field in json.loads(COLUMNS)["fields"]]
+    assert sorted(name for cell in shown for name in re.findall(r"`(\w+)`", cell)) == sorted(columns)
+    assert not graph.warnings and graph.nodes["worth_a_mail"].inputs[0].node == "daily"
+
+
+@pytest.mark.spark
+def test_spark_knows_the_columns_of_a_report_that_is_handed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Any
+) -> None:
+    for name in ("SMTP_PASSWORD", "SLACK_WEBHOOK", "RABBITMQ_URL"):
+        monkeypatch.setenv(name, "amqp://b.example/" if name == "RABBITMQ_URL" else "https://h.example/x")
+    file = tmp_path / "job.yaml"
+    file.write_text(BLOCKS["handed"])
+    assert check(load_job(file), spark)[1] == []
+    file.write_text(BLOCKS["handed"].replace("{{ title }}*", "{{ titel }}*").replace("rows > 0", "row > 0"))
+    problems = check(load_job(file), spark)[1]
+    assert [each.line for each in problems] == [
+        number
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if "titel" in line or "row > " in line
+    ]

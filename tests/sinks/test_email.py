@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import pickle
 import shutil
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, suppress
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +23,7 @@ from pydantic import ValidationError
 from signoff.errors import PermanentError, TransientError
 from signoff.pipeline.model import Retry
 from signoff.pipeline.secrets import reveal
-from signoff.sinks.contract import EVENT_ID, Part, Refusal, Sink
+from signoff.sinks.contract import EVENT_ID, Part, Refusal, RunRef, Sink
 from signoff.sinks.email.config import EmailSinkConfig
 from signoff.sinks.retry import deliver
 from signoff.testing.conformance.rows import batch_ref, every_type, numbered, places, write_batch, write_part
@@ -212,6 +216,29 @@ def test_only_those_who_have_no_mail_yet_are_sent_one_again(server: MailServer) 
     assert first.id == second.id
 
 
+def test_another_worker_knows_who_has_the_mail_and_another_run_asks_everybody(
+    server: MailServer, tmp_path: Path
+) -> None:
+    """Spark hands a row that is tried again to any Python worker."""
+    server.rules(rcpt={"full@example.com": "452 no room"})
+    fields = {"to": ["ok@example.com", "full@example.com"], "subject": "partly"}
+    runs = [RunRef(f"{tmp_path}/{number}", bounded=False) for number in range(2)]
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as worker:
+        for run in (runs[0], runs[0], runs[1]):
+            sink = sink_for(server, **fields)
+            sink.begin(run)
+            (refusal,) = worker.submit(write_batch, sink, numbered(1)).result()
+            assert refusal.transient
+    server.rules()
+    sink = sink_for(server, **fields)
+    sink.begin(runs[0])
+    assert write_batch(sink, numbered(1)) == []
+    assert write_batch(sink, numbered(1)) == [], "everybody has it: what comes again is a repeat"
+    ok, full = ["ok@example.com"], ["full@example.com"]
+    assert [mail.recipients for mail in server.mails] == [ok, ok, full, ok + full]
+    assert len({mail.id for mail in server.mails}) == 1
+
+
 @pytest.mark.parametrize("code", [530, 535])
 def test_5xx_of_one_recipient_is_never_said_of_the_account(server: MailServer, code: int) -> None:
     no = f"{code} 5.7.1 Authentication required to relay"
@@ -320,6 +347,33 @@ def test_no_file_is_attached_from_elsewhere_and_one_that_is_missing_is_waited_fo
     ]
     assert "is not below" in refusals[0].reason and "later.pdf" in refusals[6].reason
     assert server.mails == []
+
+
+def test_files_of_a_report_are_attached_if_they_are_those_that_the_row_means(
+    server: MailServer, tmp_path: Path
+) -> None:
+    """A row gets at no file whose content its maker does not know, and mails none of another edition."""
+    sink = sink_for(server, tmp_path, attachments=[{"column": "files"}], max_attachment_bytes=100)
+    contents = {"day.pdf": b"%PDF-1.7", "day.json": b"{}", "large": bytes(101)}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    os.mkfifo(tmp_path / "fifo")
+
+    def file(name: str, content: bytes | None = None) -> dict[str, str]:
+        known = hashlib.sha256(contents.get(name, b"") if content is None else content).hexdigest()
+        return {"path": str(tmp_path / name), "sha256": known}
+
+    files: list[Any] = [
+        [file("day.pdf"), {**file("day.json"), "path": "day.json"}], [], None,
+        [file("day.pdf", b"of the day before")], [file("fifo")], [file("large")], [{"path": "day.pdf"}],
+        [file("gone.pdf")],
+    ]  # fmt: skip
+    kind = pa.list_(pa.struct({"path": pa.string(), "sha256": pa.string()}))
+    refusals = write_batch(sink, texts(*map(str, range(8)), files=pa.array(files, kind)))
+    assert outcome(refusals) == [(3, False), (4, False), (5, False), (6, False), (7, True)]
+    assert "it has another checksum" in refusals[0].reason and "gone.pdf" in refusals[4].reason
+    found = [[one.get_filename() for one in mail.message.iter_attachments()] for mail in server.mails]
+    assert found == [["day.pdf", "day.json"], [], []]
 
 
 def test_digest_is_one_mail_for_a_batch_with_the_same_id_when_it_is_done_again(server: MailServer) -> None:

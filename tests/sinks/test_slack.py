@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pickle
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from pydantic import ValidationError
 
 from signoff.pipeline.model import Retry
 from signoff.pipeline.secrets import redact
+from signoff.sinks import slack
 from signoff.sinks.contract import EVENT_ID, Part, Refusal
 from signoff.sinks.retry import deliver
 from signoff.sinks.slack import SlackSink, SlackSinkConfig
@@ -28,6 +33,13 @@ SECRET = "services/T0123/B4567/abcdefghijklmnop"
 def webhook() -> Any:
     with WebhookServer(f"/{SECRET}") as server:
         yield server
+
+
+@pytest.fixture(autouse=True)
+def own_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another test may have had the port, and have been told to pause."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
 
 
 def sink_for(webhook: WebhookServer | str, **fields: Any) -> SlackSink:
@@ -100,6 +112,50 @@ def test_long_pause_gives_the_rows_back_and_nothing_is_sent_meanwhile(webhook: W
         assert outcome(refusals) == [(0, True), (1, True), (2, True)]
         assert "asks for a pause of another 3" in refusals[2].reason
     assert len(webhook.requests) == 1
+
+
+def test_what_one_worker_was_told_holds_for_the_next_one(webhook: WebhookServer) -> None:
+    """Spark hands rows to any Python worker, and none of them may post while Slack wants a pause."""
+    webhook.answer(429, times=1, headers={"Retry-After": "3600"})
+    sink = sink_for(webhook)
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as workers:
+        for _ in range(2):
+            (refusal,) = workers.submit(write_batch, sink, numbered(1)).result()
+            assert refusal.transient
+        (refusal,) = write_batch(sink, numbered(1))
+    assert "asks for a pause of another 3" in refusal.reason and len(webhook.requests) == 1
+
+
+def test_workers_share_the_pace(webhook: WebhookServer) -> None:
+    sink = sink_for(webhook, interval_ms=80)
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as workers:
+        written = [workers.submit(write_batch, sink, numbered(3, start=n)) for n in (0, 3)]
+        assert [refused for each in written for refused in each.result()] == []
+    arrived = [request.at for request in webhook.requests]
+    assert webhook.most_at_once == 1 and len(arrived) == 6
+    assert all(later - earlier >= 0.079 for earlier, later in pairwise(arrived))
+
+
+def test_a_pause_of_before_the_machine_was_started_is_over(
+    webhook: WebhookServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhook.answer(429, times=1, headers={"Retry-After": "3600"})
+    write_batch(sink_for(webhook), numbered(1))
+    monkeypatch.setattr(slack, "boot", lambda: "another")
+    assert write_batch(sink_for(webhook), numbered(1)) == []
+
+
+def test_a_directory_that_others_could_have_made_keeps_no_notes(
+    webhook: WebhookServer, tmp_path: Path
+) -> None:
+    place = tmp_path / f"signoff-notes-{os.getuid()}"
+    place.mkdir(mode=0o700)
+    place.chmod(0o777)
+    webhook.answer(429, times=1, headers={"Retry-After": "3600"})
+    for _ in range(2):
+        (refusal,) = write_batch(sink_for(webhook), numbered(1))
+        assert refusal.transient
+    assert not list(place.iterdir()) and len(webhook.requests) == 1
 
 
 def test_429_without_end_gives_the_row_back(webhook: WebhookServer) -> None:

@@ -1,6 +1,7 @@
 """The second half of a run: its rows go into the logs, the engine delivers them, the sinks finish.
 
-    computed ─► appending ─► delivering ─► every row settled ─► every sink finished ─► done
+    computed ─► appending ─► delivering ─► every row settled ─► reports published ─► their editions settled
+             ─► every sink finished ─► done
 
 The order is the promise. A kill between any two steps leads to the same step being done again, by whoever
 next delivers rows of this job; each can be repeated. A run is done only when every sink has finished.
@@ -10,10 +11,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -22,8 +24,9 @@ from signoff.engine.engine import Engine
 from signoff.engine.state_dir.identity import StateIdentity
 from signoff.errors import PermanentError, SignoffError, SinkError, TransientError
 from signoff.installed_types import build
+from signoff.jobs import editions
 from signoff.jobs.missing import missing_rows
-from signoff.jobs.outputs import append, next_number, second_half
+from signoff.jobs.outputs import EDITIONS, append, next_number, second_half
 from signoff.jobs.parameters import from_json
 from signoff.jobs.records import Record, Records
 from signoff.jobs.replay import RunReplayer
@@ -31,6 +34,7 @@ from signoff.jobs.state_dir import forget_directory, run_directory
 from signoff.ledger.engine_lock import engine_lock
 from signoff.ledger.ledger import Ledger
 from signoff.log import LogReader
+from signoff.pipeline.edition_rules import read_publishers
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import SinkConfig
 from signoff.pipeline.secrets import redact
@@ -38,6 +42,7 @@ from signoff.sinks.contract import RunRef, Sink
 from signoff.sinks.owners import OthersRows
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _OUTCOMES = ("delivered", "dropped", "dead_lettered", "refused", "expired")
 
@@ -84,16 +89,41 @@ class JobDelivery:
             if record.state == "computed":
                 self._claim(half)
             record = self._into_logs(half, record)
-            run = self.run_ref(graph, record)
-            self._settle(half, record, run)
-            outcome = outcome_of(half.state, record)
-            record = self.records.change(record, outcome=outcome)
-            if outcome.get("refused"):
-                raise Refused(
-                    f"{outcome['refused']} rows were refused; signoff status FILE says by which sink"
-                )
-            self._finish(half, run, record)
+            published = read_publishers(graph)
+            if not editions.noted(record):
+                record = self._settled(half, record)
+            # Of a run that goes on, before its editions are settled: a file that is gone is made again.
+            self._finish(half, record, published)
+            if published or editions.noted(record):
+                record = self._hand_over(half, record, published)
+            self._finish(half, record, [name for name in half.sinks if name not in published])
+            forget_directory(half.state, record.id)
             return record
+
+    def _settled(self, half: Graph, record: Record) -> Record:
+        """Every row of the run that is in a log has its outcome."""
+        self._settle(half, record, self.run_ref(half, record))
+        outcome = outcome_of(half.state, record)
+        record = self.records.change(record, outcome=outcome)
+        if outcome.get("refused"):
+            raise Refused(f"{outcome['refused']} rows were refused; signoff status FILE says by which sink")
+        return record
+
+    def _hand_over(self, half: Graph, record: Record, published: Sequence[str]) -> Record:
+        """What was published goes to those that read it."""
+        outputs = dict(record.outputs)
+        for name in published:
+            if (log := name + EDITIONS) not in outputs:
+                run = self._run_of(half, record, name)
+                row = self._asked(half, name, run, lambda sink, run=run: sink.edition(run))  # type: ignore[misc]
+                number = next_number(half.state / "log" / log)
+                with Ledger(half.state / "ledger.db") as ledger:
+                    before = _totals(ledger, log)
+                outputs[log] = replace(editions.keep(half, record, name, row), first=number, before=before)
+        if outputs.keys() != record.outputs.keys():
+            record = self.records.change(record, outputs=outputs)
+        editions.put(half, record)
+        return self._settled(half, record)
 
     def run_ref(self, graph: Graph, record: Record) -> RunRef:
         """The run as its sinks know it."""
@@ -127,7 +157,8 @@ class JobDelivery:
                         f'{left} rows of "{name}" are not delivered, and nothing in the job reads them any '
                         f"more; put it back until they are, or give them up: signoff sources drop FILE {name}"
                     )
-        if new := half.sources.keys() - record.outputs.keys():
+        new = {name for name in half.sources.keys() - record.outputs.keys() if not name.endswith(EDITIONS)}
+        if new:
             raise StillOwed(
                 f'the rows were made when "{min(new)}" was not in the job; put the job back as it was until '
                 "this run is done"
@@ -167,7 +198,8 @@ class JobDelivery:
             for name, output in record.outputs.items():
                 append(logs / name, output, run_directory(half.state, record.id) / "parts")
             record = self.records.change(record, state="delivering")
-        forget_directory(half.state, record.id)
+        if not editions.noted(record):
+            forget_directory(half.state, record.id)
         return record
 
     def _settle(self, half: Graph, record: Record, run: RunRef) -> None:
@@ -185,32 +217,38 @@ class JobDelivery:
         if gave_up is not None:
             raise StillOwed(f"{redact(gave_up)}; run it again to resume")
 
-    def _finish(self, half: Graph, whole: RunRef, record: Record) -> None:
-        missing = missing_rows(half, record)
-        for name, node in half.sinks.items():
-            run = replace(whole, missing=missing.get(name, ()))
-            assert isinstance(node.config, SinkConfig)
-            sink: Sink = build(node.config, half.base)
-            sink.begin(run)
-            try:
-                self._finish_one(name, node.config, sink, run)
-            finally:
-                sink.release()
+    def _finish(self, half: Graph, record: Record, names: Iterable[str]) -> None:
+        for name in names:
+            run = self._run_of(half, record, name)
+            self._asked(half, name, run, lambda sink, run=run: sink.finish(run))  # type: ignore[misc]
 
-    def _finish_one(self, name: str, config: SinkConfig, sink: Sink, run: RunRef) -> None:
+    def _run_of(self, half: Graph, record: Record, sink: str) -> RunRef:
+        """The run as this sink knows it, with the rows that it does not have."""
+        missing = missing_rows(half, record).get(sink, ())
+        return replace(self.run_ref(half, record), missing=missing)
+
+    def _asked(self, half: Graph, name: str, run: RunRef, ask: Callable[[Sink], T]) -> T:
+        """What a sink does at the end of a run; what is wrong for the moment is tried again."""
+        config = half.nodes[name].config
+        assert isinstance(config, SinkConfig)
+        sink: Sink = build(config, half.base)
+        sink.begin(run)
         began, attempts = time.monotonic(), 0
-        while True:
-            try:
-                return sink.finish(run)
-            except PermanentError as error:
-                raise Refused(f'sink "{name}" cannot finish the run: {redact(str(error))}') from error
-            except TransientError as error:
-                attempts += 1
-                patience = self.control.patience_s
-                late = patience is not None and time.monotonic() - began > patience
-                if late or self.control.stopping or attempts == config.retry.attempts:
-                    raise StillOwed(f'sink "{name}" has not finished: {redact(str(error))}') from error
-                self.control.wait(config.retry.wait_s(attempts))
+        try:
+            while True:
+                try:
+                    return ask(sink)
+                except PermanentError as error:
+                    raise Refused(f'sink "{name}" cannot finish the run: {redact(str(error))}') from error
+                except TransientError as error:
+                    attempts += 1
+                    patience = self.control.patience_s
+                    late = patience is not None and time.monotonic() - began > patience
+                    if late or self.control.stopping or attempts == config.retry.attempts:
+                        raise StillOwed(f'sink "{name}" has not finished: {redact(str(error))}') from error
+                    self.control.wait(config.retry.wait_s(attempts))
+        finally:
+            sink.release()
 
 
 def outcome_of(state: Path, record: Record) -> dict[str, int]:

@@ -4,6 +4,9 @@
 
     by_station (log) ─► by_station.rows ─► big ─► mail           what the engine runs
 
+So does each report that anything reads; what comes out of its log is the one row of its edition, which is put
+there when it is published (see `editions`).
+
 Rows are in the log as JSON, as behind a buffer. They are appended from the parts that the first half left on
 disk, in order; after a kill it goes on behind the last row that is there.
 """
@@ -21,11 +24,14 @@ import pyarrow as pa
 from signoff.jobs.records import Output
 from signoff.log import LogWriter
 from signoff.log.event_schema import EVENT_SCHEMA
+from signoff.pipeline.edition_rules import read_publishers
 from signoff.pipeline.graph import Graph, Node, Port
-from signoff.pipeline.model import LogSettings, SourceConfig
+from signoff.pipeline.model import LogSettings, SinkConfig, SourceConfig
 from signoff.transforms.handed_rows import RowsConfig
 
 ROWS = ".rows"
+EDITIONS = ".editions"
+"""Ends the name of the log of what a sink has published."""
 _NO_LIMIT = 2**62
 
 
@@ -57,9 +63,17 @@ def second_half(graph: Graph, columns: Mapping[str, str] | None = None) -> Graph
         nodes[name] = Node(name, "source", source, line=node.line, file=node.file)
         step = RowsConfig(input=name, columns=(columns or {}).get(name, '{"type":"struct","fields":[]}'))
         nodes[name + ROWS] = Node(name + ROWS, "transform", step, (Port(name),), node.line, file=node.file)
+    comes_from = {name: name + ROWS for name in outputs}
+    for name in read_publishers(graph):
+        node, log = graph.nodes[name], name + EDITIONS
+        assert isinstance(node.config, SinkConfig)
+        step = RowsConfig(input=log, columns=node.config.edition_columns)
+        nodes[log] = Node(log, "source", OutputSourceConfig(), line=node.line, file=node.file)
+        nodes[log + ROWS] = Node(log + ROWS, "transform", step, (Port(log),), node.line, file=node.file)
+        comes_from[name] = log + ROWS
     for name, node in graph.nodes.items():
         if not is_bounded(node):
-            inputs = tuple(Port(p.node + ROWS) if p.node in outputs else p for p in node.inputs)
+            inputs = tuple(Port(comes_from[p.node]) if p.node in comes_from else p for p in node.inputs)
             nodes[name] = replace(node, inputs=inputs)
     # Its rows are received by nobody: traces of them would begin with spans that nobody makes.
     settings = graph.settings.model_copy(update={"traces": None})

@@ -16,6 +16,7 @@ from signoff.pipeline import address_conflicts
 from signoff.pipeline.csv_types import problems_of_csv
 from signoff.pipeline.disk_rules import DiskRules
 from signoff.pipeline.draft import Draft, DraftNode
+from signoff.pipeline.edition_rules import problems_of_editions
 from signoff.pipeline.findings import Findings, place_of_output
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.job_check import problems_of_job, with_parameters
@@ -69,6 +70,7 @@ def check(draft: Draft, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
     tests, wrong = read_cases(draft, graph)
     findings.problems += wrong
     findings.problems += problems_of_job(replace(graph, tests=tests), draft.settings_lines)
+    findings.problems += problems_of_editions(graph)
     findings.problems += problems_of_csv(graph)
     findings.problems += texts_out_of_place(draft, settings.parameters, configs)
     if findings.problems:

@@ -334,6 +334,9 @@ class SinkConfig(InputsConfig):
     """Whether its inputs stay apart: see `signoff.sinks.contract.INPUT`."""
     finishes: ClassVar[bool] = False
     """Whether it has something to do at the end of a run: `Sink.finish`."""
+    edition_columns: ClassVar[str] = ""
+    """Whether others may name it as their input: in a job they get one row when it has finished, of what it
+    has published (`Sink.edition`). Its columns, as Spark writes a schema in JSON; '' for most sinks."""
 
     buffer: BufferSettings | None = None
     """A buffer of its own; without one its rows wait in the logs of the sources."""

@@ -238,6 +238,14 @@ CODES: dict[str, Code] = {
         "Give the sink a directory that the source's path does not reach, or the address of another service.",
         'alarms.yaml:20 [own-output] sink "archive" writes to /data/in, where source "incoming" reads',
     ),
+    "own-report": Code(
+        "A mail attaches, by its path, a file of a report of the same job. The report is written when all "
+        "rows are delivered, so the mail would wait for it for ever, or have the one of the run before.",
+        "Let the mail read the report (`input: REPORT`, `attachments: [{column: files}]`): it is sent when "
+        "the report is there.",
+        'daily.yaml:31 [own-report] sink "mail" attaches daily.pdf of sink "daily", which is written when '
+        "this mail is sent",
+    ),
     "own-moves": Code(
         "A source moves files to where it reads them, perhaps through a symlink: it would take every file "
         "there for one that is done, and read nothing.",

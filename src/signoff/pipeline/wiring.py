@@ -10,7 +10,7 @@ from typing import Any
 from signoff.pipeline.draft import DraftNode
 from signoff.pipeline.findings import Findings, place_of_output
 from signoff.pipeline.graph import Node, Port
-from signoff.pipeline.model import InputsConfig, NodeConfig, TransformConfig
+from signoff.pipeline.model import InputsConfig, NodeConfig, SinkConfig, TransformConfig
 from signoff.pipeline.suggestions import did_you_mean, suggestion
 
 
@@ -70,11 +70,12 @@ class Wiring:
 
     def _port(self, node: DraftNode, text: str, at: str) -> Port | None:
         name, _, output = text.partition(".")
-        if name not in self.nodes or self.nodes[name].kind == "sink":
+        config = self.configs.get(name)
+        ends = isinstance(config, SinkConfig) and not config.edition_columns
+        if name not in self.nodes or ends:
             self._unknown_input(node, text, name, at)
             return None
         self.read.add(name)
-        config = self.configs.get(name)
         if config is None:  # its own problems are reported; nothing is known of its outputs
             return Port(name, output or None)
         outputs = config.outputs if isinstance(config, TransformConfig) else ()

@@ -153,6 +153,12 @@ class Sink(ABC):
         that was made anew from its config. Raises TransientError or PermanentError; the run is not done then.
         """
 
+    def edition(self, run: RunRef) -> Mapping[str, Any]:
+        """Driver, after `finish`: what it has published for this run, as the row that those get which name
+        this sink as their input (`SinkConfig.edition_columns`; values as in JSON). The same when asked again
+        after a kill. Raises TransientError or PermanentError."""
+        raise NotImplementedError
+
     def prepare(self) -> None:
         """Driver, once per run before the first batch: create what must exist (directory, table).
 

@@ -1,8 +1,9 @@
 """Sink `slack`: each row a message, posted to an incoming webhook of Slack, or of a like service.
 
-Invariants: a row is signed for when its message was answered with 2xx. Messages go one at a time,
-`interval_ms` apart; after a 429 nothing is sent before the time that Slack has named. The address is the
-password: it is shown nowhere. What a row holds is text: it mentions nobody and hides no link.
+Invariants: a row is signed for when its message was answered with 2xx. Messages to an address go one at a
+time from a machine, `interval_ms` apart; after a 429 nothing is sent before the time that Slack has named,
+whichever process has heard it. The address is the password: it is shown nowhere. What a row holds is text: it
+mentions nobody and hides no link.
 
 At least once: Slack has no ids by which it would know a message again. A message whose answer is lost, or
 that was sent when the engine was killed, is posted again; batches are small so that these are few.
@@ -26,6 +27,7 @@ from signoff.json_text import json_lines
 from signoff.pipeline.model import SinkConfig
 from signoff.pipeline.secrets import Token, excerpt, register_secret, register_secrets_of
 from signoff.sinks.contract import Part, Refusal, Sink, Writer
+from signoff.sinks.machine_notes import Notes, boot
 from signoff.sinks.refusal import brief, fit
 from signoff.templating import (
     JsonTemplate,
@@ -52,8 +54,11 @@ _SILENT_REQUESTS = 2
 _BODY_READ = 16 * 1024
 _SAID = 200
 
-_not_before: dict[str, float] = {}
-"""By address, when the next message may be sent; of this process, on its monotonic clock."""
+_LOCK_WAIT_S = 60.0
+"""How long another process that posts to the address is waited for."""
+
+_pauses = Notes("slack")
+"""By address, when the next message may be sent, on the monotonic clock of the machine since its start."""
 
 
 def _is_a_list(value: JsonValue) -> JsonValue:
@@ -159,10 +164,8 @@ class _SlackWriter(Writer):
     def _post(self, message: bytes) -> tuple[str, bool] | None:
         """Why a message was not taken, and whether it may be later."""
         for _ in range(_MOST_WAITS):
-            if self._paused or not self._waited():
-                return self._paused, True
             try:
-                reply = self._ask(message)
+                reply = None if self._paused else self._in_turn(message)
             except Unsendable as error:
                 raise PermanentError(f"{self._name}: {error}") from error
             except NoAnswer as error:
@@ -170,13 +173,23 @@ class _SlackWriter(Writer):
                 if self._silent >= _SILENT_REQUESTS:
                     self._paused = f"not sent: {self._name} does not answer"
                 return f"{self._name}: {error}", True
+            if reply is None:
+                return self._paused, True
             self._silent = 0
             if reply.is_success:
                 return None
             if reply.status != 429:
                 break
+        assert reply is not None
         said = excerpt(reply.text.strip(), _SAID) or "(no text)"
         return f"{self._name} answered {reply.status} {reply.phrase}: {said}", reply.status in _TRANSIENT
+
+    def _in_turn(self, message: bytes) -> Reply | None:
+        """The answer; None if the message cannot be sent yet."""
+        with _pauses.alone(self._url, _LOCK_WAIT_S) as alone:
+            if not alone:
+                self._paused = f"not sent: another process posts to {self._name}"
+            return self._ask(message) if alone and self._waited() else None
 
     def _ask(self, message: bytes) -> Reply:
         if self._client is None:
@@ -199,17 +212,23 @@ class _SlackWriter(Writer):
         return reply
 
     def _rest(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        _not_before[self._url] = max(until, _not_before.get(self._url, 0.0))
+        until = time.monotonic() + max(seconds, self._left_s())
+        _pauses.write(self._url, {"until": until, "boot": boot()})
+
+    def _left_s(self) -> float:
+        """How long nothing may be sent yet."""
+        note = _pauses.read(self._url)
+        if note is None or note["boot"] != boot():
+            return 0.0
+        return max(float(note["until"]) - time.monotonic(), 0.0)
 
     def _waited(self) -> bool:
         """Wait until the next message may be sent; false if that is too long to wait here."""
-        left = _not_before.get(self._url, 0.0) - time.monotonic()
+        left = self._left_s()
         if left > max(_WAIT_S, self._config.interval_ms / 1000):
             self._paused = f"not sent: {self._name} asks for a pause of another {left:.0f} s"
             return False
-        if left > 0:
-            time.sleep(left)
+        time.sleep(left)
         return True
 
 

@@ -81,7 +81,8 @@ class Attachment(Config):
     path: Template | None = None
     """Path of the file, below `attachments_from`; where it gives no text, the mail has no such file."""
     column: str | None = None
-    """Column with the content, a BINARY or STRING; null: the mail has no such file."""
+    """Column with the content, a BINARY or STRING; or with files, as the column `files` of a report, which
+    are attached if they are what their checksums say. Null: the mail has no such file."""
     name: Template | None = None
     """Name of the file for who gets it; by default that of the file on disk, or of the column."""
     content_type: Annotated[str | None, AfterValidator(require_type)] = None

@@ -2,21 +2,19 @@
 
 Invariants: a mail is delivered when the server has taken it for every recipient. Those for whom it said
 "later" (4xx, a lost connection) are asked for again; those for whom it said "never" (5xx) are named when the
-others are decided. Who has a mail already is not sent it again as long as this process lives; after that a
-repeat is known by its `Message-ID`.
+others are decided. Who has a mail already is not sent it again by this run, whichever process of the machine
+goes on; a repeat from elsewhere is known by its `Message-ID`.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 
 from signoff.errors import TransientError
 from signoff.sinks.email.message import Mail
 from signoff.sinks.email.session import Server, Session
+from signoff.sinks.machine_notes import Notes
 
-_MOST_REMEMBERED = 10_000
 _MOST_LOST = 2
 """Connections in a row that broke or did not come about, after which the rest of a write is not tried."""
 
@@ -29,37 +27,17 @@ class Undelivered:
     transient: bool
 
 
-class _Memory:
-    """Who has a mail that others still wait for, in this process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._have: OrderedDict[str, frozenset[str]] = OrderedDict()
-
-    def who_has(self, mail: str) -> frozenset[str]:
-        with self._lock:
-            return self._have.get(mail, frozenset())
-
-    def note(self, mail: str, recipients: frozenset[str]) -> None:
-        with self._lock:
-            self._have[mail] = recipients
-            self._have.move_to_end(mail)
-            while len(self._have) > _MOST_REMEMBERED:
-                self._have.popitem(last=False)
-
-    def forget(self, mail: str) -> None:
-        with self._lock:
-            self._have.pop(mail, None)
-
-
-_memory = _Memory()
+_of_runs, _of_this_process = Notes("mails"), Notes("mails", shared=False)
+"""Who has a mail that others still wait for, by the run and the mail. Where no run is known a mail that is
+alike may be another one, of a state that began anew: such notes do not outlive the process."""
 
 
 class Postman:
     """Sends mails over one connection, which is made when it is needed and again when it broke."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, server: Server, run: str = "") -> None:
+        self._server, self._run = server, run
+        self._have = _of_runs if run else _of_this_process
         self._session: Session | None = None
         self._lost = 0
 
@@ -69,7 +47,8 @@ class Postman:
 
     def deliver(self, mail: Mail) -> Undelivered | None:
         """Hand the mail over; None when everybody has it."""
-        have = _memory.who_has(mail.id)
+        about = f"{self._run} {mail.id}"
+        have = frozenset(self._have.read(about) or ())
         left = [one for one in mail.recipients if one not in have]
         if self._lost >= _MOST_LOST:
             return Undelivered(f"not sent: {self._server} does not answer", transient=True)
@@ -82,9 +61,11 @@ class Postman:
             return Undelivered(str(error), transient=True)
         self._lost = 0
         if not refused:
-            _memory.forget(mail.id)
+            if have:
+                self._have.forget(about)
             return None
-        _memory.note(mail.id, have | (set(left) - refused.keys()))
+        if taken := have | (set(left) - refused.keys()):
+            self._have.write(about, sorted(taken))
         later = {one: answer for one, answer in refused.items() if not answer.permanent}
         said = "; ".join(f"{one}: {answer}" for one, answer in (later or refused).items())
         others = len(mail.recipients) - len(refused)

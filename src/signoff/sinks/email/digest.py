@@ -18,7 +18,7 @@ import pyarrow as pa
 from signoff.errors import PermanentError, TransientError
 from signoff.json_text import json_lines
 from signoff.pipeline.secrets import register_secrets_of
-from signoff.sinks.contract import BatchRef, Part, Refusal, Sink, Writer
+from signoff.sinks.contract import BatchRef, Part, Refusal, RunRef, Sink, Writer
 from signoff.sinks.email.config import EmailSinkConfig
 from signoff.sinks.email.delivery import Postman
 from signoff.sinks.email.message import Unmailable, compose, require_mailable
@@ -35,8 +35,12 @@ class EmailDigestSink(Sink):
         assert config.digest is not None
         self.config = config
         self.base = base
+        self.run = ""
         self.max_rows = config.digest.max_rows
         self._bare = config.model_copy(update={"attachments": ()})
+
+    def begin(self, run: RunRef) -> None:
+        self.run = f"{run.id} {run.began_at}"
 
     def prepare(self) -> None:
         register_secrets_of(self.config)
@@ -52,7 +56,7 @@ class EmailDigestSink(Sink):
             return
         rows = [read_values(line) for line in lines[: self.max_rows]]
         values = {"rows": rows, "count": total, "more": total - len(rows)}
-        postman = Postman(self.config.server(self.base))
+        postman = Postman(self.config.server(self.base), self.run)
         try:
             draft = drafted(self.config, self.base, batch.key, values, lambda _: None)
             failed = postman.deliver(compose(draft, str(self.base.resolve())))

@@ -2,7 +2,8 @@
 
 Invariants: what a row holds cannot add a header, a recipient or markup: a text with a control character is
 no header, one entry of `to` is one address, and HTML is escaped. A file is attached only from below the
-directory that the pipeline names. The same row gives the same mail, byte for byte, but for its date.
+directory that the pipeline names, or if it has the checksum that the row says. The same row gives the same
+mail, byte for byte, but for its date.
 
 The `Message-ID` is made from the event's id and from all that the mail says. The id alone would be the same
 in another pipeline, or in this one after its state was deleted, and a server that knows it would keep quiet
@@ -163,6 +164,32 @@ def attached(directory: Path, path: str, most_bytes: int) -> File:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise Unmailable(f"{path} is larger than {most_bytes} bytes")
+    return File(place.name, content)
+
+
+def known(base: Path, file: object, most_bytes: int) -> File:
+    """A file that a row names with its checksum, as that of a report does. Only what has the checksum is
+    attached: so the path may be any, for a row cannot get at what its maker does not know, and the file of
+    another edition at the same path is not mailed as this one. Raises Unmailable, or OSError while it is not
+    there."""
+    path, said = (file.get("path"), file.get("sha256")) if isinstance(file, Mapping) else (None, None)
+    if not isinstance(path, str) or not isinstance(said, str):
+        raise Unmailable(
+            "a list to attach has files with `path` and `sha256`, as the column files of a report"
+        )
+    try:
+        place = (base / path).resolve()
+        special = place.exists() and not place.is_file()
+    except (ValueError, RuntimeError) as error:
+        raise Unmailable(f"{path!r} is not the path of a file") from error
+    if special:
+        raise Unmailable(f"{path!r} is no file")
+    with place.open("rb") as opened:
+        content = opened.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise Unmailable(f"{path} is larger than {most_bytes} bytes")
+    if hashlib.sha256(content).hexdigest() != said:
+        raise Unmailable(f"{path} is not the file that was published: it has another checksum")
     return File(place.name, content)
 
 

@@ -19,22 +19,26 @@ import pyarrow as pa
 
 from signoff.json_text import json_lines
 from signoff.pipeline.secrets import register_secrets_of
-from signoff.sinks.contract import EVENT_ID, Part, Refusal, Sink, Writer
+from signoff.sinks.contract import EVENT_ID, Part, Refusal, RunRef, Sink, Writer
 from signoff.sinks.email.config import Attachment, EmailSinkConfig
 from signoff.sinks.email.delivery import Postman
-from signoff.sinks.email.message import Draft, File, Mail, Unmailable, address_of, attached, compose
+from signoff.sinks.email.message import Draft, File, Mail, Unmailable, address_of, attached, compose, known
 from signoff.sinks.email.session import Session
 from signoff.sinks.refusal import brief, fit
 from signoff.templating import TemplateFailed, Values, fill, of_row, read_values, render
 
-Contents = Callable[[str], bytes | None]
-"""The content of a column to attach, by its name."""
+Contents = Callable[[str], bytes | list[Any] | None]
+"""The content of a column to attach, by its name; or the files it names."""
 
 
 class EmailSink(Sink):
     def __init__(self, config: EmailSinkConfig, base: Path) -> None:
         self.config = config
         self.base = base
+        self.run = ""
+
+    def begin(self, run: RunRef) -> None:
+        self.run = f"{run.id} {run.began_at}"
 
     def prepare(self) -> None:
         register_secrets_of(self.config)
@@ -48,7 +52,7 @@ class EmailSink(Sink):
 class _EmailWriter(Writer):
     def __init__(self, sink: EmailSink) -> None:
         self._config, self._base = sink.config, sink.base
-        self._postman = Postman(self._config.server(self._base))
+        self._postman = Postman(self._config.server(self._base), sink.run)
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
         sorted_out = fit(rows)
@@ -77,15 +81,15 @@ class _EmailWriter(Writer):
         self._postman.drop()
 
     def _mail(self, row: Mapping[str, Any], cells: pa.RecordBatch) -> Mail:
-        def content(column: str) -> bytes | None:
+        def content(column: str) -> bytes | list[Any] | None:
             if column not in cells.schema.names:
                 raise Unmailable(f'there is no column "{column}" to attach')
             value = cells.column(column)[0].as_py()
-            if value is None or isinstance(value, bytes):
+            if value is None or isinstance(value, bytes | list):
                 return value
             if isinstance(value, str):
                 return value.encode()
-            raise Unmailable(f'column "{column}" is neither BINARY nor STRING, and cannot be attached')
+            raise Unmailable(f'column "{column}" is no BINARY, STRING or files, and cannot be attached')
 
         draft = drafted(self._config, self._base, str(row[EVENT_ID]), of_row(row), content)
         return compose(draft, str(self._base.resolve()))
@@ -136,27 +140,23 @@ def _files(config: EmailSinkConfig, base: Path, values: Values, content: Content
     found: list[File] = []
     left = config.max_attachment_bytes
     for one in config.attachments:
-        file = _file(one, base / (config.attachments_from or ""), values, content, left)
-        if file is None:
-            continue
-        left -= len(file.content)
-        if left < 0:
-            raise Unmailable(f"its attachments have more than {config.max_attachment_bytes} bytes")
-        found.append(file)
+        for file in _files_of(one, config, base, values, content, left):
+            left -= len(file.content)
+            if left < 0:
+                raise Unmailable(f"its attachments have more than {config.max_attachment_bytes} bytes")
+            name = _rendered("attachments", one.name, values).strip() if one.name is not None else file.name
+            found.append(File(name or file.name, file.content, one.content_type))
     return tuple(found)
 
 
-def _file(one: Attachment, directory: Path, values: Values, content: Contents, left: int) -> File | None:
+def _files_of(
+    one: Attachment, config: EmailSinkConfig, base: Path, values: Values, content: Contents, left: int
+) -> list[File]:
     if one.path is not None:
         path = _rendered("attachments", one.path, values).strip()
-        if not path:
-            return None
-        file = attached(directory, path, left)
-    else:
-        assert one.column is not None
-        found = content(one.column)
-        if found is None:
-            return None
-        file = File(one.column, found)
-    name = _rendered("attachments", one.name, values).strip() if one.name is not None else file.name
-    return File(name or file.name, file.content, one.content_type)
+        return [attached(base / (config.attachments_from or ""), path, left)] if path else []
+    assert one.column is not None
+    found = content(one.column)
+    if isinstance(found, list):
+        return [known(base, file, left) for file in found]
+    return [] if found is None else [File(one.column, found)]

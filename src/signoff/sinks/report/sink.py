@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,6 +41,7 @@ from signoff.sinks.contract import (
 )
 from signoff.sinks.disk_failures import disk_failure
 from signoff.sinks.refusal import brief, fit, refused
+from signoff.sinks.report.edition import COLUMNS, edition_row
 from signoff.sinks.report.files import ReportFiles
 from signoff.sinks.report.rows import StagedRows, pack, together
 
@@ -60,6 +61,7 @@ class ReportSinkConfig(SinkConfig):
     )
     separates_inputs: ClassVar[bool] = True
     finishes: ClassVar[bool] = True
+    edition_columns: ClassVar[str] = COLUMNS
 
     type: Literal["report"] = "report"
     path: str = Field(min_length=1)
@@ -176,6 +178,14 @@ class ReportSink(Sink):
         except OSError as error:
             raise disk_failure(error, _says(error, self._whole.parent)) from error
 
+    def edition(self, run: RunRef) -> Mapping[str, Any]:
+        try:
+            report = self._report(self._staged(run), run)
+            paths: dict[str, Path] = {form: self._whole.with_name(name) for form, name in self._names.items()}
+            return edition_row(self._whole.name, report, run, paths)
+        except OSError as error:  # somebody has taken a file away: it is made again when the run goes on
+            raise TransientError(f"cannot read {error.filename}: {error.strerror}") from error
+
     @property
     def _files(self) -> ReportFiles:
         return ReportFiles(self._whole.parent, self._place)
@@ -186,7 +196,7 @@ class ReportSink(Sink):
     def _make(self, staged: StagedRows, run: RunRef, *, finished: bool) -> None:
         """Write the report, unless it is there already, of the same rows and in the same shape."""
         files, shape, written = self._files, self._shape(), staged.note.written
-        names: dict[Format, str] = {form: f"{self._whole.name}.{form}" for form in self._config.formats}
+        names = self._names
         if written == shape and files.all_there(set(names.values())):
             if finished and not staged.note.finished:
                 staged.mark_written(shape, finished=True)
@@ -194,6 +204,17 @@ class ReportSink(Sink):
         if written:
             staged.renew_stamp()
         files.prepare()
+        report = self._report(staged, run)
+        files.publish({name: _rendered(report, form) for form, name in names.items()})
+        staged.mark_written(shape, finished=finished)
+        staged.forget_others()
+
+    @property
+    def _names(self) -> dict[Format, str]:
+        """The file of each form."""
+        return {form: f"{self._whole.name}.{form}" for form in self._config.formats}
+
+    def _report(self, staged: StagedRows, run: RunRef) -> Report:
         found = staged.read()
         rows = {
             name: found[name].drop_columns([EVENT_ID]) if name in found else pa.table({})
@@ -202,10 +223,7 @@ class ReportSink(Sink):
         created = staged.stamp() if self._config.stamp else None
         template = self._config.template
         template = template.model_copy(update={"about": {**template.about, **_facts(run)}})
-        report = _composed(template, rows, created, self._font)
-        files.publish({name: _rendered(report, form) for form, name in names.items()})
-        staged.mark_written(shape, finished=finished)
-        staged.forget_others()
+        return _composed(template, rows, created, self._font)
 
     def _shape(self) -> str:
         """Changes with whatever changes the report besides its rows."""
