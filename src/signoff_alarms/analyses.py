@@ -18,8 +18,8 @@ from typing import Any
 import yaml
 
 from signoff.errors import SignoffError
+from signoff_alarms import handing_on, storage
 from signoff_alarms import pipeline as pipelines
-from signoff_alarms import storage
 
 
 class Analysis(StrEnum):
@@ -106,7 +106,8 @@ def write(home: Home, analysis: Analysis, settings: Mapping[str, Any]) -> Path:
     if file.exists() and not file.read_text(encoding="utf-8").startswith(_FIRST_LINE):
         raise SignoffError(f"{file} exists and was not written by this command; move it away first")
     file.parent.mkdir(parents=True, exist_ok=True)
-    text = _head(analysis, settings) + _shipped(analysis)
+    told = handing_on.sinks(home.path)
+    text = _head(analysis, settings, handing_on.parameters(told)) + handing_on.added(_shipped(analysis), told)
     if not file.exists() or file.read_text(encoding="utf-8") != text:
         file.write_text(text, encoding="utf-8")
     return file
@@ -118,10 +119,11 @@ def forms() -> list[str]:
     return ["json", "html", *(form for form, library in libraries.items() if find_spec(library))]
 
 
-def _head(analysis: Analysis, settings: Mapping[str, Any]) -> str:
+def _head(analysis: Analysis, settings: Mapping[str, Any], more: Mapping[str, Any]) -> str:
     lengths = {f"{name}_s": seconds for name, seconds in settings["x-window_seconds"].items()}
     parameters = {
         **_PARAMETERS,
+        **more,
         **{name: {"type": "int", "default": seconds} for name, seconds in lengths.items()},
     }
     stored = settings["x-storage"]

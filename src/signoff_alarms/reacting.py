@@ -14,7 +14,7 @@ import typer
 
 from signoff.errors import SignoffError
 from signoff.pipeline.secrets import redact
-from signoff_alarms import analyses
+from signoff_alarms import analyses, handing_on
 from signoff_alarms import pipeline as pipelines
 from signoff_alarms.running import Once, run_pipeline
 
@@ -44,6 +44,7 @@ def react_command(
     cool_down: Annotated[
         str, typer.Option(help="Least time between two runs for a station and day.")
     ] = "15m",
+    notify: handing_on.Notify = None,
 ) -> None:
     """Let critical alerts start two analyses: repeated_failures and voltage_and_failures of station and day.
 
@@ -53,6 +54,7 @@ def react_command(
     place = analyses.Home(home)
     try:
         settings = place.prepare(postgres)
+        handing_on.keep(place.path, notify)
         for name in STARTED:
             analyses.write(place, name, settings)
     except SignoffError as error:

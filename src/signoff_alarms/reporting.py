@@ -15,7 +15,7 @@ import typer
 
 from signoff.errors import PipelineError, SignoffError, StateError
 from signoff.pipeline.secrets import redact
-from signoff_alarms import analyses
+from signoff_alarms import analyses, handing_on
 from signoff_alarms import pipeline as pipelines
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ def jobs_command(
         str | None,
         typer.Option(envvar=pipelines.POSTGRES, help="As for `report`.", show_default=False),
     ] = None,
+    notify: handing_on.Notify = None,
 ) -> None:
     """Write the jobs of all analyses to HOME/jobs, to be run every day: signoff jobs schedule FILE.
 
@@ -101,6 +102,7 @@ def jobs_command(
     try:
         place = analyses.Home(home)
         settings = place.prepare(postgres)
+        handing_on.keep(place.path, notify)
         for name in analyses.Analysis:
             typer.echo(f"signoff jobs schedule {analyses.write(place, name, settings)}")
     except SignoffError as error:
@@ -128,7 +130,10 @@ def make(
     job = analyses.write(home, name, home.prepare(postgres))
     of = period.name if station is None else f"{period.name}_{station}"
     given = {"from": period.begin, "to": period.end, "station": station, "out": of}
-    run = JobRun(job, asked(load_job(job), given))
+    graph = load_job(job)
+    if handing_on.PARAMETER in graph.settings.parameters:
+        given[handing_on.PARAMETER] = False  # who asks here gets the files
+    run = JobRun(job, asked(graph, given))
     run.spark = spark
     code, record = run.execute(), run.record
     assert record is not None

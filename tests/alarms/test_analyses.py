@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime
@@ -13,16 +14,18 @@ import openpyxl
 import pandas as pd
 import pypdfium2
 import pytest
+import yaml
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from signoff.jobs.parameters import asked
-from signoff.jobs.run import load_job
+from signoff.jobs.run import JobRun, load_job
 from signoff_alarms import analyses, pipeline, reporting
 from signoff_alarms.__main__ import app
 from signoff_alarms.analyses import Analysis, Home
 from signoff_alarms.statistics import p_value
 from tests.alarms import expected
+from tests.mail_server import MailServer
 from tests.servers import PostgresServer
 
 FIRST, SECOND, THIRD, FOURTH = (f"2021-05-0{day}T00:00:00Z" for day in (1, 2, 3, 4))
@@ -221,6 +224,45 @@ def test_jobs_are_written_to_be_run_every_day(tmp_path: Path) -> None:
         values = asked(graph, given).values
         assert (values["from"], values["to"]) == (day[0].replace(hour=0), day[1].replace(hour=0))
         assert values["out"] == "2021-05-02"
+
+
+@pytest.mark.spark
+@pytest.mark.servers
+def test_reports_that_nobody_waits_for_at_a_terminal_are_mailed_if_that_is_wanted(
+    sent: pd.DataFrame, tmp_path: Path, spark: SparkSession
+) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl to make a certificate with")
+    home = home_of(tmp_path)
+    expected.store(sent, home.path / "out" / "results.db")
+    with MailServer(tmp_path) as server:
+        fields = {name: value for name, value in server.fields().items() if name != "subject"}
+        (tmp_path / "who.yaml").write_text(yaml.safe_dump({"desk": fields}))
+        done = CliRunner().invoke(
+            app, ["jobs", "--home", str(home.path), "--notify", str(tmp_path / "who.yaml")]
+        )
+        assert done.exit_code == 0, done.output
+        found = document(home, Analysis.BUSY_WINDOWS, FIRST, SECOND, spark)
+        assert found["rows"] and not server.mails, "who asks at a terminal has the files"
+        job = home.path / "jobs" / "busy_windows.yaml"
+        daily = {"from": FIRST, "to": SECOND, "out": "2021-05-01"}
+        assert JobRun(job, asked(load_job(job), daily), spark=spark).execute() == 0
+        (mail,) = server.mails
+        assert str(mail.message["Subject"]) == "Windows with more than five failures, 2021-05-01"
+        names = [part.get_filename() for part in mail.message.iter_attachments()]
+        assert names == [f"busy_windows.{form}" for form in analyses.forms()]
+        assert "Input complete to: 2021-05-02" in mail.text
+
+
+@pytest.mark.parametrize(
+    "text", ["- desk", "desk: [1]", "{}", "desk: {host: x}", "report: {type: console}", "a: ["]
+)
+def test_who_is_to_be_told_must_be_sinks(text: str, tmp_path: Path) -> None:
+    home = home_of(tmp_path)
+    sqlite3.connect(home.path / "out" / "results.db").close()
+    (tmp_path / "who.yaml").write_text(text)
+    done = CliRunner().invoke(app, ["jobs", "--home", str(home.path), "--notify", str(tmp_path / "who.yaml")])
+    assert done.exit_code == 1 and "who.yaml" in done.output and not (home.path / "notify.yaml").exists()
 
 
 def test_a_home_of_another_pipeline_is_said(tmp_path: Path) -> None:
