@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -94,7 +95,8 @@ def test_a_run_is_done_when_everybody_has_its_report_and_the_next_one_is_another
 
         assert job_run(file, spark, DAY).execute() == 0  # asked for again: another edition, for everybody
         (again,) = rabbitmq.take("reports")
-        assert json.loads(again.body)["run"] == RUN.format(2) and again.id != said.id
+        assert json.loads(again.body)["run"] == RUN.format(2)
+        assert [said.id, again.id] == [f"daily/{RUN.format(1)}", f"daily/{RUN.format(2)}"]
         assert len({each.id for each in mail_server.mails}) == 2 == len(mail_server.mails)
         assert len([request for request in slack.requests if request.status == 200]) == 2
 
@@ -121,19 +123,25 @@ app(["jobs", "run", sys.argv[1], "-p", "day=2021-05-02"])
 
 @pytest.mark.spark
 @pytest.mark.crash
-def test_kills_between_the_report_and_its_mail_leave_one_mail_of_this_edition(
+def test_kills_between_the_report_and_its_mail_leave_one_mail_of_this_edition_and_repeats_of_it(
     tmp_path: Path, spark: SparkSession, mail_server: MailServer
 ) -> None:
     file = job_with(tmp_path, desk=mail(mail_server))
-    for moment, mails in (("published", 0), ("recorded", 0), ("done", 1)):
+    for moment, mails in (("published", 0), ("recorded", 0), ("taken", 1), ("done", 2)):
+        mail_server.rules(hold=moment == "taken")
         command = [sys.executable, "-c", KILLED, str(file), moment]
-        assert subprocess.run(command, timeout=300, check=False).returncode == -signal.SIGKILL
+        process = subprocess.Popen(command, start_new_session=True)
+        if moment == "taken":  # and the server has not said so
+            mail_server.wait_for(1)
+            os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait(timeout=300) == -signal.SIGKILL
         assert (records(tmp_path)[0].state, len(mail_server.mails)) == ("delivering", mails), moment
     published = (tmp_path / "out/daily.json").read_bytes()
     # Another day has the same path. What is owed goes first, so each mail has the files of its own run.
     assert job_run(file, spark, {"day": "2021-05-01"}).execute() == 0
     assert job_run(file, spark, DAY, waits=True).execute() == 0
-    first, other, second = mail_server.mails
+    taken, first, other, second = mail_server.mails
+    assert taken.id == first.id, "it is sent again, and known again"
     contents = [next(iter(reversed([*each.message.iter_attachments()]))) for each in (first, other, second)]
     assert json.loads(contents[0].get_content()) == json.loads(published)
     assert len({content.get_content() for content in contents}) == 3
@@ -171,6 +179,71 @@ def test_a_mail_that_is_refused_fails_the_run_and_a_mail_that_was_taken_is_repea
     assert [record.id for record in records(tmp_path)] == [RUN.format(2), RUN.format(1)]
     assert [each.recipients for each in mail_server.mails] == [["noc@example.com"]]
     assert RUN.format(2) in mail_server.mails[0].text
+
+
+@pytest.mark.spark
+@pytest.mark.servers
+def test_the_next_try_of_a_failed_run_repeats_equal_rows_under_their_ids_and_others_under_new_ones(
+    tmp_path: Path, spark: SparkSession, mail_server: MailServer
+) -> None:
+    """Two rows are alike: each keeps an id of its own. A row is gone, one is new, and so is their order."""
+    write_results(tmp_path / "results.db")
+    query = """
+        SELECT n, stationId FROM (SELECT explode(sequence(1, 5)) AS n) CROSS JOIN
+        (SELECT DISTINCT stationId FROM results WHERE stationId IN (2, 3, 4)) WHERE n > 3 OR stationId < 4
+        UNION ALL SELECT 0, 0 UNION ALL SELECT 0, 0 ORDER BY stationId, n
+    """
+    gone = query.replace("n > 3", "n > 4").replace("stationId, n", "n DESC, stationId")
+    with WebhookServer() as web:
+        sinks = {
+            "desk": mail(mail_server, input="rows", attachments=[], subject="{{ stationId }}/{{ n }}"),
+            "web": {"type": "http", "input": "rows", "url": web.url},
+            "strict": {
+                "type": "http",
+                "input": "rows",
+                "url": web.url,
+                "headers": {"X-Strict": "1"},
+                "on_failure": "refuse",
+            },
+        }
+        web.answer(400, lambda one: "x-strict" in one.headers and b'"n":5,"stationId":3' in one.body)
+
+        def ids(**changes: Any) -> dict[tuple[int, int], set[str]]:
+            del web.requests[:]
+            mail_server.empty()
+            rows = {"rows": {"type": "sql", "input": "results", "query": changes.pop("query", query)}}
+            file = write_job(tmp_path, transforms=rows, sinks={**sinks, **changes})
+            job_run(file, spark, DAY).execute()
+            found: dict[tuple[int, int], set[str]] = {}
+            for request in web.requests:
+                if "x-strict" not in request.headers:
+                    (row,) = request.rows
+                    found.setdefault((row["stationId"], row["n"]), set()).add(row["event_id"])
+            assert len(mail_server.mails) == sum(map(len, found.values()))
+            return found
+
+        first, mails = ids(), {str(each.message["Subject"]): each.id for each in mail_server.mails}
+        assert records(tmp_path)[0].state == "failed" and len(first[0, 0]) == 2
+        assert ids() == first and records(tmp_path)[0].edition == 2
+        second = ids(query=gone)
+        assert {row: second[row] for row in second.keys() & first.keys()} == {
+            row: first[row] for row in second.keys() & first.keys()
+        }
+        assert first.keys() - second.keys() == {(4, 4)}
+        for each in mail_server.mails:
+            if str(each.message["Subject"]) != "0/0":
+                assert each.id == mails[str(each.message["Subject"])]
+        third = ids()  # what was gone is there again, and is what it was
+        assert third == first
+        # Another message is no repeat: this sink says something else now, and the mail does not.
+        other = ids(web={**sinks["web"], "headers": {"X-Version": "2"}})
+        assert all(other[row].isdisjoint(first[row]) for row in first)
+        assert {str(each.message["Subject"]): each.id for each in mail_server.mails}["3/4"] == mails["3/4"]
+        web.answer(200, lambda request: True)
+        assert ids().keys() == first.keys() and records(tmp_path)[0].state == "done"
+        again = ids()  # asked for once more: these are new
+        assert all(again[row].isdisjoint(first[row]) for row in first)
+        assert not list((tmp_path / "state/jobs").glob("*.ids"))
 
 
 @pytest.mark.parametrize(

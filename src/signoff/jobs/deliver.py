@@ -24,7 +24,7 @@ from signoff.engine.engine import Engine
 from signoff.engine.state_dir.identity import StateIdentity
 from signoff.errors import PermanentError, SignoffError, SinkError, TransientError
 from signoff.installed_types import build
-from signoff.jobs import editions
+from signoff.jobs import editions, repeats
 from signoff.jobs.missing import missing_rows
 from signoff.jobs.outputs import EDITIONS, append, next_number, second_half
 from signoff.jobs.parameters import from_json
@@ -97,7 +97,9 @@ class JobDelivery:
             if published or editions.noted(record):
                 record = self._hand_over(half, record, published)
             self._finish(half, record, [name for name in half.sinks if name not in published])
-            forget_directory(half.state, record.id)
+            for each in self.records.editions(record.key):  # of those that have failed as well
+                forget_directory(half.state, each.id)
+                repeats.forget(half.state, each)
             return record
 
     def _settled(self, half: Graph, record: Record) -> Record:
@@ -137,12 +139,18 @@ class JobDelivery:
             period=(begin, end),
             complete_to=record.complete_to,
             ranges=record.ranges,
+            editions={name: name.removesuffix(EDITIONS) for name in editions.noted(record)},
             earlier=tuple(
                 each.ranges
                 for each in self.records.editions(record.key)
                 if each.edition < record.edition and each.ranges
             ),
         )
+
+    def _before(self, record: Record) -> Record | None:
+        """The edition before."""
+        known = self.records.editions(record.key)
+        return next((each for each in known if each.edition == record.edition - 1), None)
 
     def _require_same(self, half: Graph, record: Record) -> None:
         """The rows are of the tables and queries that the job had then. Without this, those of one that is
@@ -193,6 +201,7 @@ class JobDelivery:
                     name: replace(output, first=next_number(logs / name), before=_totals(ledger, name))
                     for name, output in record.outputs.items()
                 }
+            repeats.note(half, replace(record, outputs=outputs), self._before(record))
             record = self.records.change(record, state="appending", outputs=outputs)
         if record.state == "appending":
             for name, output in record.outputs.items():
@@ -207,8 +216,9 @@ class JobDelivery:
         engine.replayer = RunReplayer(engine.replayer.parts, self.records, record)
         engine.on_tick = lambda settled: self.on_tick(record, settled)
         try:
-            for entry in engine.sinks.values():
-                entry.sink.begin(run)
+            again = repeats.of(half, record)
+            for name, entry in engine.sinks.items():
+                entry.sink.begin(replace(run, repeats=again.get(name, {})))
             gave_up = engine.run()
             if gave_up is None and not engine.idle:
                 gave_up = "it was stopped before all rows were settled"

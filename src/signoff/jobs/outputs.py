@@ -87,7 +87,7 @@ def append(log: Path, output: Output, parts: Path) -> None:
         first, end = output.range
         there = writer.next_sequence - first
         assert 0 <= there <= output.rows, f"{log}: it ends at {writer.next_sequence}, not in {first} to {end}"
-        for events in _events([parts / name for name in output.parts]):
+        for events in events_in([parts / name for name in output.parts]):
             if there >= events.num_rows:
                 there -= events.num_rows
                 continue
@@ -108,7 +108,7 @@ def next_number(log: Path) -> int:
         writer.close()
 
 
-def _events(parts: list[Path]) -> Iterator[pa.RecordBatch]:
+def events_in(parts: list[Path]) -> Iterator[pa.RecordBatch]:
     for part in parts:
         with part.open("rb") as file:
             yield from pa.ipc.open_stream(file)

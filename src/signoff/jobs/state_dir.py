@@ -1,6 +1,7 @@
 """The state directory of a job: whose it is, who works on it, and what a run keeps there for itself.
 
 state/jobs/<run>/        snapshot and parts of a run, until its rows are in the logs
+state/jobs/<run>.ids     under which ids its rows are sent, until it is done (see `repeats`)
 state/jobs/<key>.lock    held by the process that does the run
 state/lock               held while rows are delivered: one run at a time
 """

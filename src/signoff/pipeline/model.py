@@ -338,6 +338,10 @@ class SinkConfig(InputsConfig):
     """Whether others may name it as their input: in a job they get one row when it has finished, of what it
     has published (`Sink.edition`). Its columns, as Spark writes a schema in JSON; '' for most sinks."""
 
+    knows_ids: ClassVar[bool] = False
+    """Whether the other side knows a row that is sent again by its id, and can take nothing back: the next
+    try of a failed run of a job sends rows that are the same under the ids of before."""
+
     buffer: BufferSettings | None = None
     """A buffer of its own; without one its rows wait in the logs of the sources."""
     authoritative: bool = False

@@ -76,6 +76,11 @@ class RunRef:
     """Of a job: the rows of all earlier runs with the same key, which these replace."""
     missing: tuple[MissingRows, ...] = ()
     """Of a job, when it finishes: the rows that are dead letters, and not in this sink."""
+    repeats: Mapping[str, Sequence[tuple[int, int, int]]] = field(default_factory=dict)
+    """Of a job whose last try has failed: rows that are equal to rows of that one, by source: the first
+    number here, the first one then, and how many follow. See `message_ids`."""
+    editions: Mapping[str, str] = field(default_factory=dict)
+    """Of a job: sources whose row is what a sink has published, with the names of these sinks."""
 
 
 @dataclass(frozen=True, slots=True)

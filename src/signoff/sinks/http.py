@@ -36,8 +36,9 @@ from signoff.errors import PermanentError
 from signoff.json_text import json_lines
 from signoff.pipeline.model import SinkConfig
 from signoff.pipeline.secrets import SecretUrl, Token, excerpt, register_secrets_of
-from signoff.sinks.contract import EVENT_ID, Part, Refusal, Sink, Writer
+from signoff.sinks.contract import EVENT_ID, Part, Refusal, RunRef, Sink, Writer
 from signoff.sinks.handed_contexts import TRACEPARENT, handed_contexts
+from signoff.sinks.message_ids import MessageIds
 from signoff.sinks.refusal import Fit, RowsRejected, brief, fit, isolate
 from signoff.templating import (
     JsonTemplate,
@@ -62,6 +63,7 @@ class HttpSinkConfig(SinkConfig):
     """JSON posted to an HTTP address."""
 
     summary: ClassVar[str] = "A webhook: rows as JSON, one or several a request."
+    knows_ids: ClassVar[bool] = True
 
     type: Literal["http"] = "http"
     url: SecretUrl
@@ -113,6 +115,10 @@ class HttpSinkConfig(SinkConfig):
 class HttpSink(Sink):
     def __init__(self, config: HttpSinkConfig) -> None:
         self.config = config
+        self.ids = MessageIds()
+
+    def begin(self, run: RunRef) -> None:
+        self.ids = MessageIds(run)
 
     def prepare(self) -> None:
         register_secrets_of(self.config)
@@ -125,7 +131,7 @@ class HttpSink(Sink):
 
     def open(self, part: Part) -> Writer:
         register_secrets_of(self.config)  # this is another process than the one that read the file
-        return _HttpWriter(self.config, part.contexts)
+        return _HttpWriter(self.config, self.ids, part.contexts)
 
 
 @dataclass(slots=True)
@@ -142,13 +148,13 @@ class _Request:
 
 
 class _HttpWriter(Writer):
-    def __init__(self, config: HttpSinkConfig, contexts: Mapping[str, str]) -> None:
-        self._config, self._contexts = config, contexts
+    def __init__(self, config: HttpSinkConfig, ids: MessageIds, contexts: Mapping[str, str]) -> None:
+        self._config, self._ids, self._contexts = config, ids, contexts
         self._client: httpx.Client | None = None
         self._pool: ThreadPoolExecutor | None = None
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
-        sorted_out, lines = _bodies(fit(rows), self._config)
+        sorted_out, lines = _bodies(fit(self._ids.applied(rows)), self._config)
         ids = sorted_out.rows.column(EVENT_ID)
         request = _Request(ids.to_pylist(), lines, handed_contexts(self._contexts, ids))
         size = 1 if self._config.mode == "each" else self._config.max_rows

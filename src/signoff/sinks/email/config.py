@@ -117,6 +117,7 @@ from: Alarms <alarms@example.com>
 to: noc@example.com
 subject: "{{ stationId }} failed {{ failures }} times"
 """
+    knows_ids: ClassVar[bool] = True
 
     type: Literal["email"] = "email"
     host: str = Field(min_length=1)

@@ -24,6 +24,7 @@ from signoff.sinks.email.config import Attachment, EmailSinkConfig
 from signoff.sinks.email.delivery import Postman
 from signoff.sinks.email.message import Draft, File, Mail, Unmailable, address_of, attached, compose, known
 from signoff.sinks.email.session import Session
+from signoff.sinks.message_ids import MessageIds
 from signoff.sinks.refusal import brief, fit
 from signoff.templating import TemplateFailed, Values, fill, of_row, read_values, render
 
@@ -35,10 +36,10 @@ class EmailSink(Sink):
     def __init__(self, config: EmailSinkConfig, base: Path) -> None:
         self.config = config
         self.base = base
-        self.run = ""
+        self.run, self.ids = "", MessageIds()
 
     def begin(self, run: RunRef) -> None:
-        self.run = f"{run.id} {run.began_at}"
+        self.run, self.ids = f"{run.id} {run.began_at}", MessageIds(run)
 
     def prepare(self) -> None:
         register_secrets_of(self.config)
@@ -51,11 +52,11 @@ class EmailSink(Sink):
 
 class _EmailWriter(Writer):
     def __init__(self, sink: EmailSink) -> None:
-        self._config, self._base = sink.config, sink.base
+        self._config, self._base, self._ids = sink.config, sink.base, sink.ids
         self._postman = Postman(self._config.server(self._base), sink.run)
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
-        sorted_out = fit(rows)
+        sorted_out = fit(self._ids.applied(rows))
         lines = json_lines(sorted_out.rows).view(pa.large_binary()).to_pylist()
         refusals: list[Refusal] = []
         self._postman.begin()

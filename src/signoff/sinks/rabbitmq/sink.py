@@ -23,8 +23,9 @@ from signoff.errors import PermanentError, TransientError
 from signoff.json_text import json_lines
 from signoff.pipeline.model import Config, SinkConfig
 from signoff.pipeline.secrets import SecretUrl, register_secrets_of
-from signoff.sinks.contract import EVENT_ID, Part, Refusal, Sink, Writer
+from signoff.sinks.contract import EVENT_ID, Part, Refusal, RunRef, Sink, Writer
 from signoff.sinks.handed_contexts import handed_contexts
+from signoff.sinks.message_ids import MessageIds
 from signoff.sinks.refusal import Fit, fit, refused
 
 try:
@@ -63,6 +64,7 @@ url: amqp://signoff:${RABBITMQ_PASSWORD}@localhost:5672/%2F
 exchange: alarms
 routing_key: concat('sensor.', sensor_id)
 """
+    knows_ids: ClassVar[bool] = True
 
     type: Literal["rabbitmq"] = "rabbitmq"
     url: SecretUrl
@@ -146,6 +148,10 @@ class RabbitmqSink(Sink):
     def __init__(self, config: RabbitmqSinkConfig, base: Path) -> None:
         self.config = config
         self.base = base
+        self.ids = MessageIds()
+
+    def begin(self, run: RunRef) -> None:
+        self.ids = MessageIds(run)
 
     def prepare(self) -> None:
         register_secrets_of(self.config)
@@ -208,7 +214,7 @@ class _RabbitmqWriter(Writer):
         self._publisher: Publisher | None = None
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
-        sorted_out = _publishable(fit(rows), self._sink.config.body)
+        sorted_out = _publishable(fit(self._sink.ids.applied(rows)), self._sink.config.body)
         if not sorted_out.rows.num_rows:
             return sorted_out.refusals
         messages = _messages(sorted_out.rows, self._sink.config.body, self._contexts)
