@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from signoff.durable import write_whole
 from signoff.jobs.outputs import events_in, is_bounded
-from signoff.jobs.records import Output, Record
+from signoff.jobs.records import CANCELLED, Output, Record
 from signoff.jobs.state_dir import run_directory
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import SinkConfig
@@ -36,6 +36,7 @@ _MOST_ROWS = 1_000_000
 _MOST_RANGES = 100_000
 _DIGEST = 16
 _CHANGED = ""
+_FAILED = ("failed", CANCELLED)
 
 Repeats = dict[str, tuple[tuple[int, int, int], ...]]
 """By output: the first number of a row here, that of its id, and how many follow each other in both."""
@@ -54,8 +55,8 @@ class Ids:
 def note(half: Graph, record: Record, before: Record | None) -> None:
     """Note the ids of an edition, whose rows are in its parts, with numbers. `before`: the last edition."""
     earlier = Ids()
-    if before is not None and before.state == "failed" and before.parameters == record.parameters:
-        earlier = _read(half.state, before)
+    if before is not None and before.state in _FAILED and before.parameters == record.parameters:
+        earlier = _with_numbers(_read(half.state, before), before)
     found = Ids(sinks={**earlier.sinks})
     for name, node in half.sinks.items():
         if isinstance(node.config, SinkConfig) and node.config.knows_ids:
@@ -86,6 +87,16 @@ def of(half: Graph, record: Record) -> dict[str, Repeats]:
 
 def forget(state: Path, record: Record) -> None:
     _file(state, record).unlink(missing_ok=True)
+
+
+def _with_numbers(ids: Ids, of: Record) -> Ids:
+    """Without the rows of a cancelled edition that were not in a log yet: others have their numbers now."""
+    ends = {name: end for name, (_, end) in of.ranges.items()}
+    rows = {
+        name: [(digest, number) for digest, number in found if number < ends.get(name, 0)]
+        for name, found in ids.rows.items()
+    }
+    return Ids(rows, ids.sinks)
 
 
 def _matched(parts: Path, output: Output, earlier: list[tuple[bytes, int]]) -> list[tuple[bytes, int]]:

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator, model_validator
 
-from signoff.errors import PermanentError
+from signoff.errors import PermanentError, TransientError
 from signoff.json_text import json_objects
 from signoff.pipeline.model import SinkConfig
 from signoff.reports import Format, MissingLibrary, Report, Template, compose, render, renderer
