@@ -139,25 +139,6 @@ def test_a_sink_that_asks_for_ever_is_a_warning_where_the_source_names_its_timeo
     assert "retries for ever" in warning and "600 s" in warning
 
 
-ASKED = """
-  asked: {type: python, input: s, function: "m:f", mode: rows, schema: n INT}
-  counts: {type: window, input: asked, time: at, size: 1m, keys: [n], aggregates: {c: count(*)}}
-  one: {type: merge, input: %s, keys: [n], columns: {c: count(*)}}
-"""
-
-
-@pytest.mark.parametrize(("given", "computed_twice"), [("asked", True), ("s", False), ("counts", False)])
-def test_a_function_on_rows_that_is_computed_twice_for_a_merge_is_a_warning(
-    given: str, computed_twice: bool, tmp_path: Path
-) -> None:
-    sinks = "  out: {type: console, inputs: [asked, one, counts]}\n"
-    text = pipeline(ASKED % given, sinks, "  s: {type: files, path: ./x}\n")
-    file = tmp_path / "alarms.yaml"
-    file.write_text(text)
-    warnings = [said(warning) for warning in load(file, default()).warnings]
-    assert ["[computed-twice]" in warning for warning in warnings] == [True] * computed_twice, warnings
-
-
 def test_sources_transforms_and_sinks_share_one_set_of_names(tmp_path: Path) -> None:
     problem = only_problem(tmp_path, GOOD + "  parsed: {type: table, input: parsed, table: x}\n")
     assert problem.message == 'sink "parsed" has the name of a transform in line 7'

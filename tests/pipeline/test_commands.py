@@ -11,7 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from signoff import cli
-from signoff.engine.plan.compile import SOURCE_COLUMNS, _analysis
+from signoff.engine.plan.compile import SOURCE_COLUMNS
+from signoff.engine.plan.step_errors import analysis
 from signoff.errors import SignoffError, StateError
 from signoff.pipeline.describe import COLUMNS
 from signoff.pipeline.problem_codes import CODES, errors_markdown
@@ -189,12 +190,12 @@ def test_an_unknown_column_is_answered_with_all_there_are() -> None:
             return {"objectName": "`stationld`", "proposal": "`a`, `b`"}
 
     columns = ["stationId", "alarmId", "a", "b", "c", "d", "e", "f"]
-    assert _analysis(Unresolved(), columns) == (  # type: ignore[arg-type]
+    assert analysis(Unresolved(), columns) == (  # type: ignore[arg-type]
         "unresolved-column",
         'there is no column "stationld"',
         'did you mean "stationId"? there is: stationId, alarmId, a, b, c, d, e, f',
     )
-    assert _analysis(Unresolved(), ["x"])[2] == "there is: x"  # type: ignore[arg-type]
+    assert analysis(Unresolved(), ["x"])[2] == "there is: x"  # type: ignore[arg-type]
 
 
 def test_every_command_has_help(signoff: Signoff) -> None:

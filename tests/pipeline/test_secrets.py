@@ -304,14 +304,14 @@ def test_an_error_is_masked_before_a_line_of_it_is_chosen_or_cut(
 
 
 def test_what_spark_says_of_an_expression_is_masked_before_it_is_cut() -> None:
-    from signoff.engine.plan.compile import _first_line
+    from signoff.engine.plan.step_errors import first_line
     from signoff.transforms.contract import FieldError
     from signoff.transforms.parsing.parse_json import _from_ddl
 
     secret = "first-half-of-it\nsecond-half-of-it"
     register_secret(secret)
-    assert "first-half" not in _first_line(f"cannot parse {secret}")
-    assert _first_line("\n") == "no reason was given"
+    assert "first-half" not in first_line(f"cannot parse {secret}")
+    assert first_line("\n") == "no reason was given"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "signoff.transforms.parsing.parse_json.StructType.fromDDL",

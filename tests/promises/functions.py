@@ -149,3 +149,49 @@ def deadly(row: dict[str, Any]) -> Any:
     if row["n"] % 250 == 249:
         os._exit(11)
     return row
+
+
+def every_second_time(row: dict[str, Any]) -> dict[str, Any]:
+    """Fails for now in every second call for a row: for odd numbers in the first, for even ones in the
+    second. Each call leaves a line in a file of its row in the directory `calls`."""
+    n = row["n"]
+    with (Path(row["calls"]) / str(n)).open("a+") as calls:
+        calls.write("called\n")
+        calls.seek(0)
+        called = len(calls.readlines())
+    if (called + n) % 2 == 0:
+        raise signoff.fail("it is never there twice in a row", transient=True)
+    return {"n": n, "k": str(n % 3)}
+
+
+def same_rows(events: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"k": events[0]["k"], "all": [event["n"] for event in events]}
+
+
+def as_list(df: DataFrame) -> DataFrame:
+    return df.select("k", F.array("n").alias("all"), "_origin")
+
+
+_shaky = set[str]()
+
+
+def shaky(row: dict[str, Any]) -> dict[str, Any]:
+    """Fails for now in every second call of a worker for the same row."""
+    key = repr(row)
+    if key not in _shaky:
+        _shaky.add(key)
+        raise signoff.fail("not the first time", transient=True)
+    _shaky.remove(key)
+    return row
+
+
+def not_the_second_time(row: dict[str, Any]) -> dict[str, Any]:
+    """Fails for now in the second call for an even number; `calls` as for `every_second_time`."""
+    n = row["n"]
+    with (Path(row["calls"]) / str(n)).open("a+") as calls:
+        calls.write("called\n")
+        calls.seek(0)
+        called = len(calls.readlines())
+    if called == 2 and n % 2 == 0:
+        raise signoff.fail("not now", transient=True)
+    return {"n": n, "k": str(n % 3)}

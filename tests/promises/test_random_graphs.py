@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.promises.product import FILES, LATER, PARSE, Inline, books
+from tests.promises.product import FILES, LATER, PARSE, SOON, Inline, books
 from tests.servers import WebhookServer
 
 pytestmark = pytest.mark.spark
@@ -74,7 +74,9 @@ def random_world(seed: int) -> World:
     ports: dict[str, Rows] = {"parsed": lambda event: [event]}
     for number in range(rng.randint(2, 4)):
         given = rng.choice(list(ports)[-3:])
-        kinds = ["filter", "route", "frame", "unlucky"] + (["unfold"] if "unfolded" not in given else [])
+        kinds = ["filter", "route", "frame", "frame", "unlucky", "shaky"] + (
+            ["unfold"] if "unfolded" not in given else []
+        )
         _add_step(world, rng.choice(kinds), f"step{number}", given, ports, rng)
     for number in range(rng.randint(1, 3)):
         port = rng.choice(list(ports)[-4:])
@@ -115,9 +117,10 @@ def _add_step(
         ]
     else:
         columns = "n INT, part INT" if "unfolded" in given else "n INT, parts ARRAY<INT>"
-        function = "tests.promises.functions:unlucky"
-        step = {"type": "python", "mode": "rows", "function": function, "schema": columns}
-        world.transforms[name] = {"input": given, **step}
+        step = {"type": "python", "mode": "rows", "function": f"tests.promises.functions:{kind}"}
+        world.transforms[name] = {"input": given, **step, "schema": columns, "retry": SOON}
+        ports[name] = before  # a step that fails for now makes no difference in the end
+    if kind == "unlucky":
         ports[name] = lambda event: [row for row in before(event) if row["n"] % 7 != 3]
         world.ends[name] = lambda event: ["dead_lettered" for row in before(event) if row["n"] % 7 == 3]
     if "unfolded" in given and "unfolded" not in name:  # the name says what the rows look like

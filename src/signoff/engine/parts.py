@@ -12,6 +12,7 @@ from signoff.engine.delivery.open_sinks import build_sinks, run_of
 from signoff.engine.full_disk import Room
 from signoff.engine.plan.compile import Plan, compile_source
 from signoff.engine.plan.duplicates import Duplicates, repeats_in
+from signoff.engine.plan.kept_rows import remove_kept_rows
 from signoff.engine.query.base import Shared
 from signoff.engine.split.boundaries import Boundary
 from signoff.engine.split.division import Division, divide
@@ -46,6 +47,7 @@ def build_parts(
     """The part in front first, then those behind the buffers. Raises PipelineError, as Spark finds out, and
     where a state holds events that nobody would ever get. `room`: waited for if the disk is full."""
     check_left(graph)
+    remove_kept_rows(graph.state)
 
     def repeats_of(part: Graph) -> Duplicates | None:
         if room is None:

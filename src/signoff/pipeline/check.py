@@ -75,7 +75,6 @@ def check(draft: Draft, catalog: Catalog, environ: Mapping[str, str]) -> Graph:
     findings.problems += texts_out_of_place(draft, settings.parameters, configs)
     if findings.problems:
         raise PipelineError(_in_order(findings.problems, draft.file))
-    waiting.answers(graph)
     waiting.patience(graph)
     return replace(graph, warnings=tuple(_in_order(findings.warnings, draft.file)), tests=tests)
 

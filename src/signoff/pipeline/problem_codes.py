@@ -284,15 +284,6 @@ CODES: dict[str, Code] = {
         'alarms.yaml:30 [consumer-timeout] sink "table" may retry for 2751.1 s (100 attempts, waits up to '
         '30000 ms), but source "incoming" gets its events again after 1800 s',
     ),
-    "computed-twice": Code(
-        "A warning: a `merge`, a function with `mode: groups` or a function on DataFrames is downstream of "
-        "an `enrich` or of a function on rows, which Spark then computes twice in a pass. If that step fails "
-        "for a row in one of the two only, the row can be lost or delivered twice.",
-        "No matter if the step gives the same each time. If it can fail for now, move it downstream, or hand "
-        "the rows on through a second pipeline in between (sink and source `pipeline`).",
-        'alarms.yaml:19 [computed-twice] transform "by_station" has "located" computed twice: a row for '
-        "which one of the two fails can be lost or delivered twice",
-    ),
     "secret-not-set": Code(
         "A `${NAME}` is not set in the environment, or the file of a `${file:PATH}` cannot be read.",
         "Set it, or give a default: `${NAME:-default}`. A plain `${` is written `$${`.",

@@ -13,8 +13,6 @@ from signoff.pipeline.settings import Settings
 
 _LEASE = 0.9
 """The share of a broker's patience that may be used up."""
-_BEHIND_A_LOG = frozenset({"window", "fold"})
-"""Steps whose results come through a log: nothing in front of that is computed for what is behind it."""
 
 
 @dataclass(frozen=True)
@@ -98,28 +96,6 @@ class WaitingRules:
                 self.nodes[name].problem("held-too-long", message, at="acknowledge", hint=hint)
             )
 
-    def answers(self, graph: Graph) -> None:
-        """A warning where a step whose answers may differ is computed twice in a pass."""
-        for name, step in graph.transforms.items():
-            if not getattr(step.config, "begins_plan", False):
-                continue
-            found = (graph.nodes[each] for each in sorted(_computed_for(graph, name)))
-            asking = [each.name for each in found if getattr(each.config, "may_answer_otherwise", False)]
-            if not asking:
-                continue
-            named = ", ".join(f'"{each}"' for each in asking)
-            message = (
-                f"{self.nodes[name].label} has {named} computed twice: a row for which one of the two fails "
-                "can be lost or delivered twice"
-            )
-            hint = (
-                "this matters if they can fail for now; see docs/pipeline.md, steps that are computed twice"
-            )
-            at = "inputs" if "inputs" in step.field_lines else "input"
-            self.findings.warnings.append(
-                self.nodes[name].problem("computed-twice", message, at=at, hint=hint)
-            )
-
     def patience(self, graph: Graph) -> None:
         """Compare how long a source's other side waits for an answer with how long a sink may retry.
 
@@ -161,13 +137,3 @@ class WaitingRules:
             "raise the timeout at the broker and here, or retry less; messages with an id are not taken twice"
         )
         self.findings.warnings.append(node.problem("consumer-timeout", message, at="retry", hint=hint))
-
-
-def _computed_for(graph: Graph, name: str) -> set[str]:
-    """The steps upstream whose rows come without a log in between, as behind a window or fold."""
-    found = set[str]()
-    for port in graph.nodes[name].inputs:
-        node = graph.nodes[port.node]
-        if node.kind == "transform" and node.config.type not in _BEHIND_A_LOG:
-            found |= {port.node} | _computed_for(graph, port.node)
-    return found

@@ -63,13 +63,14 @@ class Transform(TransformConfig):
 
     @property
     def begins_plan(self) -> bool:
-        """What is upstream is computed once more for its rows."""
+        """Begins a part of the plan for which what is upstream would be computed once more."""
         return self.unites
 
     @property
     def may_answer_otherwise(self) -> bool:
-        """May fail for a row, or give it another value, in one computation of two."""
-        return self.calls_each_row
+        """May fail for a row, or give it another value, in one computation of two: it is computed once in a
+        pass, and kept, where several parts of the plan read it (see `engine.plan.kept_rows`)."""
+        return self.calls_each_row or self.follows
 
     @property
     def calls_each_row(self) -> bool:

@@ -32,7 +32,7 @@ from pyspark.sql.types import DataType
 
 from signoff.pipeline.model import OnFailure
 from signoff.transforms.preparsed_names import EARLY, WHOLE
-from signoff.transforms.try_expressions import UNEXPLAINED, Attempt, may_fail, tried
+from signoff.transforms.try_expressions import UNEXPLAINED, Attempt, chance_in, may_fail, tried
 
 SEQUENCE = "_sequence"
 CHILD = "_child"
@@ -92,6 +92,10 @@ class Frame:
     """Each row is an event as it came: `_child` is empty everywhere, and need not be looked at."""
     ends: list[tuple[str, str]] | None = None
     """Steps, and the boolean column that says of a row that it has ended there; None: nobody counts them."""
+    doubtful: set[str] = field(default_factory=set)
+    """Steps whose columns may be others when computed again (see `Transform.may_answer_otherwise`)."""
+    timed: set[str] = field(default_factory=set)
+    """Steps whose columns tell the time, which is another one in the next job."""
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     """Shared by the frames of one plan, so that no two physical columns have the same name."""
 
@@ -132,6 +136,9 @@ class Frame:
         struct, whole, error = self.fresh("tried"), self.fresh("alive"), self.fresh("error")
         names = {name: self.fresh(name) for name in values}
         with_struct = scoped.select(*before, F.when(alive, tried(values)).alias(struct))
+        lots, time = chance_in(with_struct, struct)
+        self.doubtful |= {stage} if lots else set()
+        self.timed |= {stage} if time else set()
         self.df = with_struct.select(
             *before,
             (F.col(view.alive) & F.col(struct).isNotNull()).alias(whole),
@@ -261,6 +268,14 @@ class Frame:
         self.df = self.df.withColumn(some, alive)
         new, value = self.multiply(View(self, some, {}), F.array_compact(F.array(*copies)), name)
         return View(self, new, self.compute(View(self, new, {}), {c: F.col(value)[c] for c in columns}))
+
+    def needed(self, views: Iterable[View]) -> list[str]:
+        """The columns that are read by what goes on from these views, and by what is said of rows."""
+        wanted = {*lineage_of(self.df), *(error.column for error in self.errors)}
+        wanted |= {name for _, name in self.ends or ()}
+        for view in views:
+            wanted |= {view.alive, *view.columns.values()}
+        return [name for name in self.df.columns if name in wanted or name.startswith(EARLY)]
 
     def schema_of(self, view: View) -> dict[str, DataType]:
         schema = self.df.schema

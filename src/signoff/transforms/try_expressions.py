@@ -78,6 +78,15 @@ def may_fail(rows: DataFrame, values: Mapping[str, Column]) -> bool:
     return True
 
 
+def chance_in(rows: DataFrame, column: str) -> tuple[bool, bool]:
+    """Whether a column that was computed last draws lots (`rand()`), and has another value whenever it is
+    computed; and whether it tells the time, and has another one in the next job."""
+    expressions = rows._jdf.queryExecution().analyzed().projectList()
+    expression = expressions.apply(rows.columns.index(column))
+    time = _jvm().org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    return not expression.deterministic(), bool(expression.containsPattern(time))
+
+
 def _can_raise(expression: Any) -> bool:
     kind = expression.getClass().getSimpleName()
     if kind not in _HARMLESS and not _widens(expression) and not _has_no_limits(kind, expression):

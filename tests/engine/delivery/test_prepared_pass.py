@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ class Job:
         self.told = threading.local()
         self.counted = 0
         self.running = threading.Lock()
+        self.df, self.ready = self, nullcontext
 
     def toArrow(self) -> Any:  # noqa: N802 - Spark's name
         assert self.running.acquire(blocking=False), "two jobs of one plan at once"

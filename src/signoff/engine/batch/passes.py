@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -131,7 +131,13 @@ class Passes:
             plan = self.range_plan(batch.start, batch.end, None, None)
         else:
             plan = self.range_plan(min(events), max(events) + 1, None, events)
-        return explained(results, plan.attempts)
+        needs_kept = any(result.name in plan.read_kept for result in unexplained(results))
+        try:
+            with plan.ready() if needs_kept else nullcontext():
+                return explained(results, plan.attempts)
+        except (PySparkException, Py4JError):
+            logger.debug("the reasons of batch %s cannot be found out", batch.key, exc_info=True)
+            return explained(results, {})
 
     def _results_of_passes(self, work: Work) -> list[TaskReport]:
         try:
@@ -188,7 +194,8 @@ class Passes:
         receipts_at = None if plan.shuffled else directory
         one_pass = Pass(batch, tuple(tasks), errors, receipts_at, carried=work.carried)
         df = plan.df.mapInArrow(one_pass, RESULT_DDL)
-        results = from_table(df.toArrow()) + of_counts(ended(df) if work.with_errors else {})
+        with plan.ready():
+            results = from_table(df.toArrow()) + of_counts(ended(df) if work.with_errors else {})
         return results + [result for receipt in receipts for result in receipt.results]
 
     def _pass_for_step(self, work: Work, step: str) -> list[TaskReport]:
@@ -209,7 +216,8 @@ class Passes:
         one_pass = Pass(
             work.batch, tuple(tasks), plan.reported_errors(all_steps=False), None, carried=work.carried
         )
-        return from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow())
+        with plan.ready():
+            return from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow())
 
     @contextmanager
     def _arrow_sized(self, batch: BatchRef) -> Iterator[None]:

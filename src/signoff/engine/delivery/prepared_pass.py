@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +26,14 @@ from signoff.sinks.contract import BatchRef
 
 _Key = tuple[int, frozenset[str], bool]
 """Number of tasks, sinks, and whether what the steps fail on is said."""
+
+
+@dataclass(frozen=True)
+class _Planned:
+    df: DataFrame
+    ready: Callable[[], AbstractContextManager[None]]
+    """See `Plan.ready`."""
+
 
 Compile = Callable[[DataFrame, set[str] | None], Plan]
 """Compile a source's plan over rows, for some sinks or all."""
@@ -45,7 +54,7 @@ class PreparedPass:
     ) -> None:
         self._source, self._sinks = source, frozenset(sinks)
         self._reader, self._compile, self._tasks, self._state = reader, compile_rows, tasks, state
-        self._planned: dict[_Key, list[DataFrame]] = {}
+        self._planned: dict[_Key, list[_Planned]] = {}
         """Plans that no job is using. The counts of a plan are those of its last job: one at a time."""
         self._choosing = threading.Lock()
         self._version, self._planned_for = version, version()
@@ -78,18 +87,19 @@ class PreparedPass:
             if (version := self._version()) != self._planned_for:
                 self._planned, self._planned_for = {}, version
             idle = self._planned.setdefault(key, [])
-            df = idle.pop() if idle else None
-        planned = self._plan(*key) if df is None else df
+            found = idle.pop() if idle else None
+        planned = self._plan(*key) if found is None else found
         try:
             # When a plan is run again, Spark takes again what it has shuffled, and the time it had the first
             # time; a selection is a new plan.
-            df = planned.select("*") if self._renewed else planned
-            results = df.toArrow()
+            df = planned.df.select("*") if self._renewed else planned.df
+            with planned.ready():
+                results = df.toArrow()
             return results, ended(df) if with_errors else {}
         finally:
             idle.append(planned)
 
-    def _plan(self, tasks: int, sinks: frozenset[str], with_errors: bool) -> DataFrame:
+    def _plan(self, tasks: int, sinks: frozenset[str], with_errors: bool) -> _Planned:
         # What the steps fail on is said for all sinks at once, also for those that are not asked now.
         plan = self._compile(self._reader.rows(tasks), None if with_errors else set(sinks))
         one_pass = _ToldPass(
@@ -99,7 +109,7 @@ class PreparedPass:
             None if plan.shuffled else self._state,
         )
         self._renewed |= plan.shuffled or _tells_the_time(plan.df)
-        return plan.df.mapInArrow(one_pass, RESULT_DDL)
+        return _Planned(plan.df.mapInArrow(one_pass, RESULT_DDL), plan.ready)
 
 
 def _tells_the_time(df: DataFrame) -> bool:

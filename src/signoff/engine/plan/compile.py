@@ -11,7 +11,8 @@ event that appears nowhere in a finished batch was dropped. How many ended where
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -23,12 +24,18 @@ from pyspark.sql.types import DataType
 
 from signoff.engine.plan.drop_counters import observed
 from signoff.engine.plan.duplicates import decide_repeats
+from signoff.engine.plan.kept_rows import KeptRows
+from signoff.engine.plan.step_errors import (
+    analysis,
+    check_kept,
+    check_resolves,
+    expression_field,
+    first_line,
+)
 from signoff.engine.plan.task_report import ReportKind
 from signoff.errors import PipelineError, Problem
 from signoff.pipeline.graph import Graph, Node, Port
 from signoff.pipeline.model import OnFailure, SinkConfig, SourceConfig
-from signoff.pipeline.secrets import redact
-from signoff.pipeline.suggestions import did_you_mean
 from signoff.sinks.contract import EVENT_ID
 from signoff.transforms.contract import FieldError, Step, Transform
 from signoff.transforms.datetime_patterns import HINT, BadPattern
@@ -110,6 +117,16 @@ class Plan:
     """A row may have several origins."""
     attempts: Mapping[str, Sequence[Attempt]] = field(default_factory=dict)
     """What may fail of the expressions of each step, by its name; see `engine.plan.failure_reasons`."""
+    kept: KeptRows | None = None
+    """Rows that must be computed before those of the plan can be read."""
+    read_kept: frozenset[str] = frozenset()
+    """The steps with `attempts` over rows that are kept."""
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """Jobs over the plan's rows belong in here."""
+        with nullcontext() if self.kept is None else self.kept.computed():
+            yield
 
     def reported_errors(self, *, all_steps: bool) -> tuple[ErrorPlan, ...]:
         """The errors a pass reports. Most steps fail on the same rows each time, and need to say so once."""
@@ -129,6 +146,7 @@ def compile_source(
     tells: bool = False,
     replay: bool = False,
     black_box: Path | None = None,
+    kept: KeptRows | None = None,
     problem: Callable[[Problem], None] | None = None,
 ) -> Plan | None:
     """Compile what hangs on `source`. `df` has the columns of the log's Spark source.
@@ -138,11 +156,12 @@ def compile_source(
     With `counts` it is counted at which step rows end (see `drop_counters`). `trial`: it is only to be seen
     what it fails on. `tells`: of each row it is said that it has come to the entry, and where it ended.
     `replay`: rows that have come as far as `entry` (without: to the sinks) before, and are not asked again
-    whether they repeat others. With `problem` given, every error of every node is reported there and None is
+    whether they repeat others. `kept`: where rows are kept that must not be computed twice; None: the plan
+    decides nothing. With `problem` given, every error of every node is reported there and None is
     returned if there was any; without, the first error is raised as PipelineError.
     """
     compiler = _Compiler(graph, source, sinks, entry, rows, counts, trial, tells, replay, problem)
-    compiler.black_box = black_box
+    compiler.black_box, compiler.kept = black_box, kept
     return compiler.compile(df)
 
 
@@ -164,6 +183,11 @@ class _Compiler:
         self.counts, self.trial, self.tells, self.problem = counts, trial, tells, problem
         self.told: list[ErrorPlan] = []
         self.black_box: Path | None = None
+        self.kept: KeptRows | None = None
+        self.certain: set[int] | None = None
+        """The errors of steps in front of everything that is kept, by identity; None: nothing is kept."""
+        self.sent: list[View] = []
+        """What goes to sinks."""
         self.failed = False
         behind = graph.downstream(source)
         if entry is not None and entry != source:
@@ -180,6 +204,9 @@ class _Compiler:
             for node in graph.nodes.values()
             if node.name in behind and (node.name in wanted or graph.downstream(node.name) & wanted)
         ]
+        self.nodes.sort(key=lambda node: self._is_behind_doubt(node.name))
+        self.calls_out = any(self._is_behind_doubt(node.name) for node in self.nodes)
+        """Some rows may be kept: then there are several jobs, and each has its own time."""
         self.entry, self.rows = entry, rows
         self.replay = replay
         self.passed: Collection[str] = graph.nodes.keys() if replay and entry is None else ()
@@ -188,6 +215,14 @@ class _Compiler:
         self.views: dict[Port, View] = {}
         self.readers = Counter(port for node in self.nodes for port in node.inputs)
         self.identity: str | None = None
+
+    def _is_behind_doubt(self, name: str) -> bool:
+        """Whether a step is one that calls out, or behind one. What is not comes first: else its part of the
+        plan would begin with rows for which a function was called, and call that once more for nothing."""
+        return any(
+            isinstance(config := self.graph.nodes[each].config, Transform) and config.may_answer_otherwise
+            for each in {name} | _ancestors(self.graph, name)
+        )
 
     def compile(self, df: DataFrame) -> Plan | None:
         policy: OnFailure = "dead_letter"
@@ -220,11 +255,11 @@ class _Compiler:
             except MergeConflict as error:
                 self._report(node, "inputs", "merge-conflict", str(error), "cast one with a select")
             except BadPattern as error:
-                self._report(node, _expression_field(node), "bad-pattern", str(error), HINT)
+                self._report(node, expression_field(node), "bad-pattern", str(error), HINT)
             except AnalysisException as error:
-                self._report(node, _expression_field(node), *_analysis(error, self._columns(node)))
+                self._report(node, expression_field(node), *analysis(error, self._columns(node)))
             except PySparkException as error:
-                self._report(node, _expression_field(node), "plan-error", _first_line(str(error)), "")
+                self._report(node, expression_field(node), "plan-error", first_line(str(error)), "")
         return None if self.failed else self._plan(sinks)
 
     def _inputs(self, node: Node) -> dict[str, View]:
@@ -265,6 +300,8 @@ class _Compiler:
     def _transform(self, node: Node) -> None:
         views = self._inputs(node)
         self._mark_pending()
+        if len({id(view.frame) for view in views.values()}) > 1:
+            self._keep(node, views.values())
         view = self._unite(node, views) if self._has_several_inputs(node) else next(iter(views.values()))
         if self._has_several_inputs(node):
             self._mark_pending()
@@ -273,6 +310,8 @@ class _Compiler:
         if node.name == self.entry and self.tells:
             self._tell(view.frame, node.name, ReportKind.REACHED, F.col(view.alive))
         assert isinstance(node.config, Transform)
+        if node.config.begins_plan:
+            self._keep(node, [view])
         together = tuple(views) if self._has_several_inputs(node) else ()
         asks = not self.trial and node.name not in self.passed
         repeats = (
@@ -281,6 +320,34 @@ class _Compiler:
         step = Step(node.name, self.graph.base, self.trial, together, repeats, self.black_box)
         for output, result in node.config.compile(step, view).items():
             self.views[Port(node.name, output)] = result
+            if node.config.may_answer_otherwise:
+                result.frame.doubtful.add(node.name)
+
+    def _keep(self, node: Node, views: Iterable[View]) -> None:
+        """The rows at these views are about to be read by another part of the plan. Where a step upstream may
+        answer otherwise the next time, all parts get what it answers the first time."""
+        given = list(views)
+        later = [view for port, view in self.views.items() if self.readers[port] > 0]
+        for frame in {id(view.frame): view.frame for view in given}.values():
+            upstream = _ancestors(self.graph, node.name)
+            doubtful = frame.doubtful | (frame.timed if self.calls_out else set())
+            if not any(each in upstream or self._calls_rows(each) for each in doubtful):
+                continue
+            read = [view for view in (*given, *later, *self.sent) if view.frame is frame]
+            rows = frame.df.select(*frame.needed(read))
+            check_kept(rows, "inputs" if "inputs" in node.field_lines else "input")
+            if self.kept is None:
+                continue
+            if self.certain is None:
+                self.certain = {id(error) for view in self.views.values() for error in view.frame.errors}
+            frame.df = self.kept.keep(rows)
+            frame.doubtful.clear()
+            frame.timed.clear()
+
+    def _calls_rows(self, step: str) -> bool:
+        """Whether a step is in all rows of its frame: any of them is made by calling a function."""
+        config = self.graph.nodes[step].config
+        return isinstance(config, Transform) and config.calls_each_row
 
     def _unite(self, node: Node, views: Mapping[str, View]) -> View:
         frames = {id(view.frame): view.frame for view in views.values()}
@@ -327,6 +394,7 @@ class _Compiler:
     def _sink(self, node: Node) -> SinkPlan:
         assert isinstance(node.config, SinkConfig)
         views = {name: self._with_expressions(node, view) for name, view in self._inputs(node).items()}
+        self.sent += views.values()
         if node.config.separates_inputs:
             return self._separated(node, node.config, views)
         schema = unified({name: view.frame.schema_of(view) for name, view in views.items()})
@@ -392,9 +460,9 @@ class _Compiler:
             return view
         for name in wanted.keys() & view.columns.keys():
             message = f'the rows have a column "{name}", which is a name this sink needs for itself'
-            raise FieldError(_expression_field(node), "taken-name", message, "rename it with a select before")
+            raise FieldError(expression_field(node), "taken-name", message, "rename it with a select before")
         for name, expression in wanted.items():
-            _resolves(view, node.config.field_of(name), expression)
+            check_resolves(view, node.config.field_of(name), expression)
         values = {name: F.expr(expression).cast("string") for name, expression in wanted.items()}
         whole, made = view.frame.attempt(node.name, view, values, node.config.on_failure)
         return View(view.frame, whole.alive, {**view.columns, **made})
@@ -451,6 +519,10 @@ class _Compiler:
             shuffled=any(frame.shuffled for frame in frames.values()) or len(parts) > 1,
             unites=unites,
             attempts=_by_stage(errors),
+            kept=self.kept,
+            read_kept=frozenset(
+                e.stage for e in errors if self.certain is not None and id(e) not in self.certain
+            ),
         )
 
     def _behind(self, stage: str) -> bool:
@@ -485,54 +557,3 @@ def _by_stage(errors: Iterable[ErrorColumn]) -> dict[str, list[Attempt]]:
 
 def _ancestors(graph: Graph, name: str) -> set[str]:
     return {other for other in graph.nodes if name in graph.downstream(other)}
-
-
-def _expression_field(node: Node) -> str:
-    for name in (
-        "where",
-        "routes",
-        "columns",
-        "aggregates",
-        "column",
-        "key",
-        "function",
-        "schema",
-        "routing_key",
-        "partition_by",
-    ):
-        if name in node.field_lines:
-            return name
-    return "type"
-
-
-def _resolves(view: View, field: str, expression: str) -> None:
-    """Raises FieldError for an expression that does not fit the rows, if it has a field to itself."""
-    if not field:
-        return
-    try:
-        view.frame.scoped(view).select(F.expr(expression))
-    except AnalysisException as error:
-        raise FieldError(field, *_analysis(error, list(view.columns))) from None
-
-
-def _analysis(error: AnalysisException, columns: Sequence[str]) -> tuple[str, str, str]:
-    """Code, message and hint of what Spark's analyser found in expressions over these columns."""
-    condition = error.getCondition() or ""
-    parameters = error.getMessageParameters() or {}
-    if condition.startswith("UNRESOLVED_COLUMN"):
-        name = parameters.get("objectName", "").replace("`", "")
-        close = did_you_mean(name.rpartition(".")[2], columns)
-        meant = f'did you mean "{close}"? ' if close else ""
-        there = f"there is: {', '.join(columns)}" if columns else ""
-        return "unresolved-column", f'there is no column "{name}"', meant + there
-    code = "syntax-error" if condition == "PARSE_SYNTAX_ERROR" else "type-error"
-    return code, _first_line(str(error)), ""
-
-
-def _first_line(text: str) -> str:
-    """The first line, and further ones while a line ends before what it announces. Masked before it is cut:
-    what is left of a secret would not be known again."""
-    lines = [line.strip() for line in redact(text).splitlines() if line.strip()] or ["no reason was given"]
-    while len(lines) > 1 and lines[0].endswith((":", ",")):
-        lines[:2] = [f"{lines[0]} {lines[1]}"]
-    return lines[0].split(" SQLSTATE")[0].strip()

@@ -31,6 +31,7 @@ from signoff.engine.batch.verdict import no_match
 from signoff.engine.delivery.open_sinks import SinkEntry
 from signoff.engine.plan.compile import Plan, compile_source
 from signoff.engine.plan.duplicates import Duplicates
+from signoff.engine.plan.kept_rows import KeptRows
 from signoff.engine.plan.retried_steps import retried_steps
 from signoff.engine.spark.failed_tasks import TaskWatch
 from signoff.engine.spark.stack_traces import last_line
@@ -219,6 +220,7 @@ class SourceQuery(ABC):
             counts=sinks is None and not trial,
             trial=trial,
             black_box=black_box,
+            kept=None if trial else KeptRows(self.shared.graph.state, self.most_tasks),
         )
         assert plan is not None
         return plan

@@ -23,6 +23,7 @@ from signoff.engine.delivery.sink_pass import Pass
 from signoff.engine.parts import build_parts
 from signoff.engine.plan.compile import Plan, compile_source
 from signoff.engine.plan.failure_reasons import explained
+from signoff.engine.plan.kept_rows import KeptRows
 from signoff.engine.plan.task_report import RESULT_DDL, ReportKind, TaskReport, from_table
 from signoff.engine.query.base import Shared, stage_policies, uniting_steps, windows_at
 from signoff.engine.replay.batch import new_replay, replay_name, replay_ref
@@ -211,6 +212,7 @@ class Replayer:
             rows={(letter.sequence, letter.child) for letter in letters} if anew else None,
             tells=True,
             replay=True,
+            kept=KeptRows(graph.state),
         )
         assert plan is not None
         rows = None if anew else tuple(RowRef(letter.sequence, letter.child) for letter in letters)
@@ -234,7 +236,9 @@ class Replayer:
             for name, state in asked.items()
         )
         one_pass = Pass(batch, tasks, plan.reported_errors(all_steps=True), None)
-        results = explained(from_table(plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow()), plan.attempts)
+        with plan.ready():
+            table = plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow()
+            results = explained(from_table(table), plan.attempts)
         # Nobody asks again: what a step cannot do now has failed.
         return [replace(r, kind=ReportKind.ERROR) if r.kind == ReportKind.WAITS else r for r in results]
 

@@ -48,6 +48,8 @@ PARTIAL = ".partial-"
 RESTORING = ".restoring-"
 _LEFT_OUT = frozenset({"lock", "engine.lock", "dead_letters.lock", "engine.json", "spark.log"})
 """Of the run that is alive, or for people."""
+_PASSING = ("kept",)
+"""Rows of a pass that is under way, which begins again (see `engine.plan.kept_rows`)."""
 _UNSURE_S = 2.0
 """A file that was changed so shortly before it was copied may be changed again without another time."""
 _ROUNDS = 3
@@ -161,7 +163,8 @@ class _Copy:
             for name in directories:
                 make_private(self._target / place / name)
             for name in files:
-                if str(place / name) not in _LEFT_OUT and not name.endswith("-shm"):
+                passing = place.parts[:1] == _PASSING or name.endswith("-shm")
+                if str(place / name) not in _LEFT_OUT and not passing:
                     yield str(place / name)
 
     def _file(self, name: str, last: bool) -> None:

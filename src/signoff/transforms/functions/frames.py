@@ -54,6 +54,7 @@ _ROW_BY_ROW = frozenset(
     }
 )
 _IN_PYTHON = frozenset({"MapInArrow", "MapInPandas"})
+_UDFS = frozenset({"PythonUDF", "ScalaUDF"})
 _KEEP_LEFT = frozenset({"Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti"})
 _KEEP_RIGHT = frozenset({"Inner", "Cross", "RightOuter"})
 """Joins that make no row without one of that side."""
@@ -122,7 +123,10 @@ def compile_frame(step: str, view: View, function: Callable[[DataFrame], DataFra
             f'return "{ORIGIN}" as it was given; a column of your own needs another name',
         )
     flat = result.select(*(F.col(f"{ORIGIN}.{name}") for name in lineage), *columns)
-    return begin_again(flat, columns, view.frame)
+    made = begin_again(flat, columns, view.frame)
+    if plan.calls_python():
+        made.frame.doubtful.add(step)
+    return made
 
 
 def _check_names(step: str, columns: Iterable[str]) -> None:
@@ -197,6 +201,17 @@ class _Plan:
             raise _refused(self._step, _ANEW, _SAME)
         return True
 
+    def calls_python(self) -> bool:
+        """Whether code of the user's works on the rows, of which Spark cannot know what it does."""
+        return self._calls_python(self.root)
+
+    def _calls_python(self, node: Any) -> bool:
+        if node.nodeName() == "SubqueryAlias" and node.alias() == self._given:
+            return False
+        if node.nodeName() in _IN_PYTHON or any(map(_has_udf, _each(node.expressions()))):
+            return True
+        return any(map(self._calls_python, _each(node.children())))
+
     def keeps(self, attribute: Any, given: Any) -> bool:
         """Whether a column of the result is, under whatever name, one that was given. What code in Python
         returns cannot be followed, and is believed; call this once the plan is known to be row by row."""
@@ -237,6 +252,12 @@ def _says_the_same_again(node: Any) -> bool:
     """Whether one part of a plan, apart from those it reads, always computes the same of a row."""
     # What Spark knows at once is of a part and all it reads; where that is enough, no column is asked.
     return bool(node.deterministic()) or all(each.deterministic() for each in _each(node.expressions()))
+
+
+def _has_udf(expression: Any) -> bool:
+    if expression.getClass().getSimpleName() in _UDFS:
+        return True
+    return any(map(_has_udf, _each(expression.children())))
 
 
 def _each(several: Any) -> list[Any]:

@@ -2,8 +2,8 @@
 
 `frame`: DataFrame in, DataFrame out, plain PySpark, row by row (see `frames`). The function sees the input's
 columns and `_origin`, the lineage, and must keep that column: a function that loses it is refused when the
-pipeline is checked. Such a step has a plan of its own; what else hangs on the same input is read
-twice.
+pipeline is checked. Such a step has a plan of its own, for which what is upstream is computed once
+more, unless it calls out (see `engine.plan.kept_rows`).
 
 `rows`: called with each event as a dict; returns a dict, a list of dicts, or None to drop it. An
 exception is the error of that one event. `signoff.drop` and `signoff.fail` say more (see `row_results`). Runs
@@ -61,6 +61,10 @@ class PythonConfig(Transform):
     @property
     def begins_plan(self) -> bool:
         return self.mode != "rows"
+
+    @property
+    def may_answer_otherwise(self) -> bool:
+        return self.mode != "frame"  # of which `compile_frame` sees whether it calls code in Python
 
     @property
     def calls_each_row(self) -> bool:
