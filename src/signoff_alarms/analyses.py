@@ -39,6 +39,8 @@ _PARAMETERS: Mapping[str, Any] = {
     "station": {"type": "bigint", "default": None},
     "out": {"type": "string", "default": "."},
 }
+_NEEDED_TO: Mapping[str, Any] = {"needed_to": {"type": "timestamp", "default": None}}
+"""Up to where the failures must be known. It does not say which run it is: one that waits is done once."""
 _MOST_ROWS = 1_000_000
 """Of a report: a sheet of XLSX holds little more."""
 _DAILY: Mapping[str, Any] = {
@@ -124,6 +126,7 @@ def _head(analysis: Analysis, settings: Mapping[str, Any], more: Mapping[str, An
     parameters = {
         **_PARAMETERS,
         **more,
+        **_NEEDED_TO,
         **{name: {"type": "int", "default": seconds} for name, seconds in lengths.items()},
     }
     stored = settings["x-storage"]

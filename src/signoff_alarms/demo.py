@@ -51,9 +51,9 @@ def main() -> int:
 def _demo(began: float) -> int:
     say(
         f"{COUNT:,} alarms of simulated base stations, out of order, some late, one in a thousand broken,\n"
-        "are counted in windows of event time: failed equipment per 10 minutes, grid voltage per hour. Five\n"
-        "failures within an hour raise an alert. Results go to SQLite and files, alerts to a webhook too,\n"
-        f"the alarm desk. After {CLOSES_AFTER} alerts it will be down for {CLOSED_S:.0f} seconds.\n"
+        "are counted in windows of event time: failed equipment per 10 minutes, grid voltage per hour. The\n"
+        "fifth failure within an hour raises an alert. Results go to SQLite and files, alerts to a webhook\n"
+        f"too, the alarm desk. After {CLOSES_AFTER} alerts it will be down for {CLOSED_S:.0f} seconds.\n"
         f"\n$ signoff run {FILE} --once        (Spark takes some seconds to start)"
     )
     with Desk(HOME / "out" / "desk.jsonl", closes_after=CLOSES_AFTER, closed_s=CLOSED_S) as desk:

@@ -20,7 +20,7 @@ _TEMPLATE = {
             "text": "{sum(whereabouts.alarms)} of {sum(received.alarms)} alarms were to be counted: "
             "{sum(whereabouts.counted)} are in results, {sum(whereabouts.late)} came too late for their "
             "window, and {sum(whereabouts.without_time)} had no time that can be true.\n\n"
-            "There are {count(alerts)} windows of an hour in which a sensor failed five times or more.",
+            "{count(alerts)} times a sensor failed five times within an hour, and an alert was raised.",
         },
         {
             "chart": "line",

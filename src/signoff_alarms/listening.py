@@ -156,13 +156,15 @@ def _listen(url: str, show: Show, reports: Files, once: bool, stopped: list[int]
         try:
             channel = connection.channel()
             channel.basic_qos(prefetch_count=_UNSHOWN)
+            look_at = 0.0
             for method, _, body in channel.consume(RESULTS_QUEUE, inactivity_timeout=_LOOK_S):
                 if method is not None:
                     show(notice(body))
                     sys.stdout.flush()
                     channel.basic_ack(method.delivery_tag)
-                else:
+                if method is None or time.monotonic() >= look_at:  # however many messages come
                     reports.show_new(show)
+                    look_at = time.monotonic() + _LOOK_S
                 if stopped or (once and method is None):
                     break
             channel.cancel()  # what was handed over and not shown goes back

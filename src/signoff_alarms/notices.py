@@ -12,6 +12,7 @@ _NUMBERS = {
     "numberOfPowerGridVoltageOutrage": "grid voltage {word} {} times",
     "numberOfBatteryLowVoltage": "battery voltage too low {} times",
 }
+_KINDS: dict[str | None, str] = {"critical": "ALERT  ", "ended": "ENDED  "}
 _WORDS = {308: "too high", 309: "too low"}
 
 
@@ -35,7 +36,7 @@ def _result(fields: dict[str, Any]) -> str:
     what = _NUMBERS[name].format(fields[name], word=word)
     if (mean := fields.get("meanDeviation")) is not None:
         what += f", by {mean:+.1f} V on average"
-    kind = "ALERT  " if fields.get("severity") == "critical" else "result "
+    kind = _KINDS.get(fields.get("severity"), "result ")
     begin, end = (_moment(fields[name]) for name in ("windowStart", "windowEnd"))
     until = f"{end:%H:%M}" if end.date() == begin.date() else f"{end:%Y-%m-%d %H:%M}"
     where = f"station {fields['stationId']}, sensor {fields['datapointId']}"

@@ -1,9 +1,10 @@
 """The pipelines of the application, as files: where alarms come from, what is done, where results go.
 
 What is done is the same everywhere and stands in `pipelines/*.yaml`, which refers to the places by anchors:
-`*parsed`, how they are read (`*alarms`, the sources, where they are
-not); `*archive`, `*notifications`, `*critical` and `*storage`, the kinds of sinks. A file
-that is written here names the places in its first lines. No address of a server is in it, which may hold a
+`*sources`, with what each of them holds, and `*failures_from` and so on, which of them an analysis reads;
+`*parsed`, how they are read (`*alarms`, the sources, where they are not); `*archive`, `*notifications`,
+`*critical` and `*storage`, the kinds of sinks. A file that is written here names the places in its first
+lines. No address of a server is in it, which may hold a
 password: those are in the environment, under the names below.
 """
 
@@ -39,6 +40,22 @@ _PARSED: Node = {
     "valueThreshold DOUBLE, isActive BOOLEAN",
     "timestamp_format": _TIME,
 }
+_BURST_S = 3600
+"""Five failures within this are a burst; it goes on as long after its last one."""
+_READS = {
+    "failures": "equipment_failed",
+    "voltage": "power_grid_voltage",
+    "batteries": "total_battery_voltage",
+}
+"""The source of an analysis, where each queue is one."""
+_HOLDS = {
+    "power_grid_voltage": "dataPointId = 121 AND alarmId <> 303",
+    "humidity": "dataPointId = 115 AND alarmId <> 303",
+    "total_battery_voltage": "dataPointId = 141 AND alarmId <> 303",
+    "equipment_failed": "alarmId = 303",
+    "other_alert_messages": "dataPointId NOT IN (121, 115, 141) AND alarmId <> 303",
+}
+"""What is in the queue of a source. In the wrong one it would be counted nowhere: it is a dead letter."""
 _CSV_TYPES = ("BIGINT", "INT", "INT", "TIMESTAMP", "DOUBLE", "DOUBLE", "BOOLEAN")
 _RENAMED: Node = {"type": "select", "columns": {field: column for column, field in CSV_COLUMNS.items()}}
 
@@ -67,11 +84,22 @@ class Windows:
             "battery_size": self.batteries,
             "lateness": self.lateness,
             "watermark": "bounded" if last is None else {"last_events": last},
-            "window_seconds": {
-                "failures": _whole_seconds(self.failures),
-                "voltage": _whole_seconds(self.voltage),
-                "battery": _whole_seconds(self.batteries),
-            },
+            "window_seconds": self._seconds,
+        }
+
+    def idle(self, after: str | None) -> dict[str, str]:
+        """How long alarms must stay away, by the clock, for what is open to be closed. By default as long as
+        one that is in time could still come: a burst goes on for an hour after its last failure."""
+        lateness = _whole_seconds(self.lateness, least=0)
+        sizes = {**self._seconds, "bursts": _BURST_S}
+        return {f"{name}_idle": after or f"{size + lateness}s" for name, size in sizes.items()}
+
+    @property
+    def _seconds(self) -> dict[str, int]:
+        return {
+            "failures": _whole_seconds(self.failures),
+            "voltage": _whole_seconds(self.voltage),
+            "battery": _whole_seconds(self.batteries),
         }
 
 
@@ -83,8 +111,8 @@ class Places:
     notifications: Node
     critical: Node
     storage: Node
-    idle_after: str = "1m"
-    """How long alarms must stay away for the last windows to be closed."""
+    idle_after: str | None = None
+    """How long alarms must stay away for the last windows to be closed; None: as `Windows.idle` says."""
     windows: Windows = Windows()
     is_csv: bool = False
     """Alarms come with the columns of CSV files, not as JSON."""
@@ -92,14 +120,21 @@ class Places:
     @property
     def anchors(self) -> dict[str, Any]:
         return {
-            "parsed": {"inputs": list(self.sources), **(_RENAMED if self.is_csv else _PARSED)},
+            "sources": [{"source": name, "holds": _HOLDS.get(name, "TRUE")} for name in self.sources],
+            "all_alarms": [f"complete_{name}" for name in self.sources],
+            **{f"{name}_from": self._read_by(source) for name, source in _READS.items()},
+            "parsed": _RENAMED if self.is_csv else _PARSED,
             "archive": {"type": "files"},
             "notifications": self.notifications,
             "critical": self.critical,
             "storage": self.storage,
-            "idle": self.idle_after,
+            **self.windows.idle(self.idle_after),
             **self.windows.anchors,
         }
+
+    def _read_by(self, source: str) -> list[str]:
+        """What an analysis reads whose alarms come from this source; all, where it is none of them."""
+        return [f"complete_{name}" for name in ((source,) if source in self.sources else self.sources)]
 
 
 def simulated(**fields: Any) -> dict[str, Node]:
@@ -125,18 +160,20 @@ def from_http(port: int) -> dict[str, Node]:
 
 
 def from_queues(queues: Sequence[str] = SOURCE_QUEUES) -> dict[str, Node]:
-    """A source for each queue: windows are then closed as far as the slowest of them has come. One source for
-    all would mix what is hours apart, and take for late what only waited in a longer queue."""
+    """A source for each queue, and for each the analyses of its alarms: their windows are closed as far as
+    this queue has come, however long the others are."""
     url = f"${{{RABBITMQ}}}"
-    return {
-        queue.removesuffix(".queue").replace(".", "_"): {"type": "rabbitmq", "url": url, "queues": [queue]}
-        for queue in queues
-    }
+    return {source_of(queue): {"type": "rabbitmq", "url": url, "queues": [queue]} for queue in queues}
+
+
+def source_of(queue: str) -> str:
+    """The name of the source that reads a queue."""
+    return queue.removesuffix(".queue").replace(".", "_")
 
 
 def embedded(
     sources: Mapping[str, Node],
-    idle_after: str,
+    idle_after: str | None,
     *,
     postgres: bool = False,
     windows: Windows = Windows(),  # noqa: B008 - it is frozen
@@ -156,7 +193,7 @@ def embedded(
 
 def with_rabbitmq(
     sources: Mapping[str, Node],
-    idle_after: str,
+    idle_after: str | None,
     *,
     postgres: bool = False,
     windows: Windows = Windows(),  # noqa: B008 - it is frozen
@@ -221,13 +258,13 @@ def _shipped(part: Part) -> str:
     return resources.files("signoff_alarms").joinpath("pipelines", f"{part}.yaml").read_text(encoding="utf-8")
 
 
-def _whole_seconds(duration: str) -> int:
+def _whole_seconds(duration: str, least: int = 1) -> int:
     """Raises SignoffError for what is no duration, or has a fraction of a second."""
     try:
         seconds = float(TypeAdapter(Duration).validate_python(duration))
     except ValidationError:
         raise SignoffError(f'"{duration}" is not a duration; write 90s, 10m or 1h') from None
-    if seconds <= 0 or seconds != int(seconds):
+    if seconds < least or seconds != int(seconds):
         raise SignoffError(f'"{duration}": a window has whole seconds')
     return int(seconds)
 

@@ -50,6 +50,7 @@ _TABLES = {
     "grid_voltage_table": "grid_voltage",
     "battery_low_voltage_table": "battery_low_voltage",
     "alerts_table": "alerts",
+    "bursts_table": "bursts",
     "late_table": "late_alarms",
 }
 _MOST = 3
@@ -83,10 +84,10 @@ class Results:
         ((alerts, sensors),) = self._rows(
             "SELECT count(*), count(DISTINCT stationId || '/' || datapointId) FROM alerts"
         )
-        yield f"alerts: {alerts:,} hours with five failures or more, of {sensors:,} sensors"
+        yield f"alerts: {alerts:,} bursts of five failures within an hour, of {sensors:,} sensors"
         for station, sensor, number, start, end in self._rows(
-            "SELECT stationId, datapointId, max(numberOfEquipmentFailures) AS n, windowStart, windowEnd "
-            "FROM alerts GROUP BY 1, 2 ORDER BY n DESC, 1, 2 LIMIT ?",
+            "SELECT stationId, datapointId, numberOfEquipmentFailures AS n, windowStart, windowEnd "
+            "FROM bursts ORDER BY n DESC, 1, 2 LIMIT ?",
             _MOST,
         ):
             yield f"  station {station}, sensor {sensor}: {number} from {start[11:16]} to {end[11:16]}"

@@ -85,8 +85,8 @@ def run_command(
     idle_after: Annotated[
         str | None,
         typer.Option(
-            help="Close the last windows when alarms stay away for so long.",
-            show_default="1m; 2s with --once",
+            help="Close the last windows when alarms stay away for so long, by the clock.",
+            show_default="size and lateness of a window; 2s with --once",
         ),
     ] = None,
     window: Annotated[str, typer.Option(help="Size of the windows of failed equipment.")] = WINDOWS.failures,
@@ -121,7 +121,7 @@ def run_command(
         wrong = known if rabbitmq is not None else "queues are at a broker: --rabbitmq says where"
         raise typer.BadParameter(wrong, param_hint="--queue")
     home = home or Path("alarms" if queue is None else f"alarms-{queue.removesuffix('.queue')}")
-    idle = idle_after or ("2s" if once else "1m")
+    idle = idle_after or ("2s" if once else None)
     windows = pipelines.Windows(window, voltage_window, voltage_window, lateness, last_events)
     stored: Any = {"postgres": postgres is not None, "windows": windows}
     if rabbitmq is not None:
@@ -140,7 +140,7 @@ def run_command(
         places = pipelines.embedded(sources, idle, **stored)
     spark = {} if parallelism is None else {"spark": {"master": f"local[{parallelism}]"}}
     try:
-        named = "alarms" if queue is None else f"alarms_{queue.removesuffix('.queue').replace('.', '_')}"
+        named = "alarms" if queue is None else f"alarms_{pipelines.source_of(queue)}"
         text = pipelines.analysis(places, named, **spark)
     except SignoffError as error:
         raise typer.BadParameter(str(error)) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -12,9 +13,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from signoff_alarms import topology
+from signoff_alarms import listening, topology
 from signoff_alarms.__main__ import app
-from signoff_alarms.notices import notice
+from signoff_alarms.notices import notice, of_report
 from tests.brokers import RabbitMQ
 from tests.servers import wait_until
 
@@ -27,6 +28,7 @@ WINDOW = {
 OUTAGE = {**WINDOW, "alarmId": 309, "numberOfPowerGridVoltageOutrage": 7, "meanDeviation": -45.8431}
 FAILURES = {**WINDOW, "alarmId": 303, "numberOfEquipmentFailures": 6}
 ALERT = {**FAILURES, "severity": "critical"}
+ENDED = {**FAILURES, "severity": "ended", "alert": "frequent_failures/1619848800/0d962da228dcaf20"}
 BATTERY = {**WINDOW, "datapointId": 141, "alarmId": 309, "numberOfBatteryLowVoltage": 8}
 
 
@@ -56,6 +58,7 @@ def put(home: Path, name: str, *messages: dict[str, object]) -> None:
         ),
         (FAILURES, "result   2021-05-01 06:00 to 07:00  station 17, sensor 121: failed 6 times"),
         (ALERT, "ALERT    2021-05-01 06:00 to 07:00  station 17, sensor 121: failed 6 times"),
+        (ENDED, "ENDED    2021-05-01 06:00 to 07:00  station 17, sensor 121: failed 6 times"),
         (
             BATTERY,
             "result   2021-05-01 06:00 to 07:00  station 17, sensor 141: battery voltage too low 8 times",
@@ -137,6 +140,28 @@ def test_messages_of_the_broker_are_acknowledged_when_they_were_shown(
     assert [line.split()[0] for line in done.output.splitlines()] == ["result", "ALERT", "message"]
     assert broker.count(topology.RESULTS_QUEUE) == 0
     assert broker.take(topology.RESULTS_QUEUE) == []
+
+
+@pytest.mark.servers
+def test_reports_are_shown_however_many_messages_come(
+    broker: RabbitMQ, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.publish([json.dumps(FAILURES).encode()] * 300, "121.303", exchange=topology.RESULTS)
+    broker.wait_for(topology.RESULTS_QUEUE, 300)
+    ticks = itertools.count()
+    monkeypatch.setattr(listening.time, "monotonic", lambda: next(ticks) / 10)
+    (tmp_path / "reports").mkdir()
+    shown: list[str] = []
+
+    def show(line: str) -> None:
+        shown.append(line.split()[0])
+        if len(shown) in (1, 100):
+            (tmp_path / "reports" / f"at_{len(shown)}.pdf").write_text("")
+
+    reports = listening.Files(tmp_path, listening._reports(tmp_path), of_report, tmp_path / "shown.json")
+    listening._listen(broker.url, show, reports, True, [])
+    first, second = (place for place, what in enumerate(shown) if what == "REPORT")
+    assert len(shown) == 302 and first < 10 and second < 120
 
 
 @pytest.mark.servers

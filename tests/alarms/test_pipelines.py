@@ -16,12 +16,8 @@ from signoff_alarms import pipeline, topology
 from signoff_alarms.__main__ import app
 
 AMQP, DATABASE = "amqp://user:correct-horse@broker/", "postgresql://user:battery-staple@database/alarms"
-WINDOWS = {
-    "failed_equipment": (600, None),
-    "grid_voltage": (3600, None),
-    "frequent_failures": (3600, 600),
-    "battery_low_voltage": (3600, None),
-}
+SIZES = {"failed_equipment": 600, "grid_voltage": 3600, "battery_low_voltage": 3600}
+STEPS = (*SIZES, "frequent_failures")
 
 
 @pytest.fixture
@@ -69,16 +65,13 @@ def test_without_servers_results_are_in_files_and_sqlite(calls: list[Any]) -> No
         "grid_voltage_table": "sqlite",
         "battery_low_voltage_table": "sqlite",
         "alerts_table": "sqlite",
+        "bursts_table": "sqlite",
         "late_table": "sqlite",
     }
-    for name, (size, every) in WINDOWS.items():
-        window: Any = graph.nodes[name].config
-        assert (window.size, window.every, window.allowed_lateness, window.idle_after) == (
-            size,
-            every,
-            900,
-            2,
-        )
+    configs: dict[str, Any] = {name: graph.nodes[name].config for name in STEPS}
+    assert {name: configs[name].size for name in SIZES} == SIZES
+    assert (configs["frequent_failures"].count, configs["frequent_failures"].within) == (5, 3600)
+    assert {(config.allowed_lateness, config.idle_after) for config in configs.values()} == {(900, 2)}
 
 
 def test_with_rabbitmq_each_queue_is_a_source_and_results_go_to_the_exchange(calls: list[Any]) -> None:
@@ -95,6 +88,12 @@ def test_with_rabbitmq_each_queue_is_a_source_and_results_go_to_the_exchange(cal
         ("other.alert.messages.queue",),
     ]
     assert {queue.url.get() for queue in queues} == {AMQP}
+    assert {name: graph.upstream_sources(name) for name in STEPS} == {
+        "failed_equipment": {"equipment_failed"},
+        "frequent_failures": {"equipment_failed"},
+        "grid_voltage": {"power_grid_voltage"},
+        "battery_low_voltage": {"total_battery_voltage"},
+    }
     assert set(types(graph).values()) == {"rabbitmq", "postgres"}
 
 
@@ -121,7 +120,7 @@ def test_alarms_may_come_from_csv_files(calls: list[Any]) -> None:
     assert source.schema_.startswith(
         "station_id BIGINT, datapoint_id INT, alarm_id INT, event_time TIMESTAMP"
     )
-    parsed: Any = graph.nodes["parsed"].config
+    parsed: Any = graph.nodes["parsed_stations"].config
     assert parsed.type == "select" and parsed.columns["stationId"] == "station_id"
 
 
@@ -129,14 +128,22 @@ def test_windows_and_parallelism_are_options(calls: list[Any]) -> None:
     options = ("--window", "5m", "--voltage-window", "2h", "--lateness", "1m", "--last-events", "10")
     assert run("run", *options, "--parallelism", "3").exit_code == 0
     graph = written()
-    sizes = {name: graph.nodes[name].config.size for name in WINDOWS}  # type: ignore[attr-defined]
-    assert sizes == {
-        "failed_equipment": 300, "grid_voltage": 7200, "frequent_failures": 3600, "battery_low_voltage": 7200
-    }  # fmt: skip
-    for name in WINDOWS:
+    sizes = {name: graph.nodes[name].config.size for name in SIZES}  # type: ignore[attr-defined]
+    assert sizes == {"failed_equipment": 300, "grid_voltage": 7200, "battery_low_voltage": 7200}
+    for name in STEPS:
         window: Any = graph.nodes[name].config
         assert window.allowed_lateness == 60 and window.watermark.last_events == 10
     assert graph.settings.spark.master == "local[3]"
+
+
+def test_what_is_open_is_closed_when_nothing_in_time_can_come_any_more(calls: list[Any]) -> None:
+    """By the clock: a rare alarm must not be late because there was none for a minute."""
+    assert run("run", "--window", "5m", "--lateness", "1m").exit_code == 0
+    graph = written()
+    idle = {name: graph.nodes[name].config.idle_after for name in STEPS}  # type: ignore[attr-defined]
+    assert idle == {
+        "failed_equipment": 360, "grid_voltage": 3660, "battery_low_voltage": 3660, "frequent_failures": 3660
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("size", ["soon", "0s", "1.5s"])

@@ -32,7 +32,7 @@ def test_the_demo_counts_every_alarm_survives_its_webhook_and_ends_with_an_accou
     assert done.returncode == 0, done.stdout + done.stderr
     assert "The desk is DOWN" in done.stdout
     assert "The desk is BACK" in done.stdout
-    assert done.stdout.count(", as signed for") == 11
+    assert done.stdout.count(", as signed for") == 12
     assert len(COUNTED.findall(done.stdout)) == 3, "each alarm is in a window, late or a dead letter"
     assert re.search(r"late alarms: .* [1-9][\d,]* times; by sensor 121: [1-9]", done.stdout)
     assert re.search(r"alerts: [1-9]", done.stdout)

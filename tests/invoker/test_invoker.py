@@ -17,6 +17,7 @@ import yaml
 
 from signoff.jobs.parameters import asked, to_json
 from signoff.jobs.records import Output, Records
+from signoff.jobs.run import INCOMPLETE
 from signoff.jobs.state_dir import claim, run_lock
 from signoff.link.job_sink import JobSinkConfig
 from tests.invoker import scenes
@@ -673,3 +674,44 @@ def test_a_job_that_does_not_fit_its_sink_for_a_while_is_no_fault_of_a_row(
     one.runs[0].end()
     settle(invoker)
     assert one.answered() == list(rows) and not one.refused()
+
+
+def test_a_run_whose_tables_lack_its_data_waits_and_settles_nothing(tmp_path: Path) -> None:
+    one = scene(tmp_path, retry={"attempts": 1}, complete_within="1h")
+    one.hand_on(row())
+    invoker = one.invoker()
+    for _ in range(3):
+        settle(invoker)
+        one.runs[-1].end(INCOMPLETE, '"failures" is complete to 06:00, and is needed to 06:10')
+        settle(invoker)
+        assert one.answered() == []
+        one.steady.at += 600
+    invoker = one.invoker()
+    settle(invoker)
+    assert len(one.runs) == 4 and len({run.asked_by for run in one.runs}) == 1
+    one.runs[-1].end()
+    settle(invoker)
+    assert one.answered() == [0] and not one.refused()
+
+
+def test_a_run_whose_tables_lack_its_data_for_too_long_has_failed_whoever_was_killed(tmp_path: Path) -> None:
+    one = scene(tmp_path, complete_within="1h")
+    one.hand_on(row())
+    settle(one.invoker())
+    one.steady.at += 3_600
+    invoker = one.invoker()
+    settle(invoker)
+    one.runs[-1].end(INCOMPLETE, '"failures" is empty, and is needed to 06:10')
+    settle(invoker)
+    assert "failed once: " in one.refused()[0] and "is needed to 06:10" in one.refused()[0]
+
+
+def test_a_run_needs_its_tables_as_far_as_all_that_it_covers_do(tmp_path: Path) -> None:
+    one = scene(tmp_path)
+    parameters = {**scenes.JOB["parameters"], "needed": {"type": "timestamp", "default": None}}
+    table = {**scenes.JOB["sources"]["t"], "complete_to": "max(x)", "needed_to": "needed"}
+    job = {**scenes.JOB, "state": "./job_state", "parameters": parameters, "sources": {"t": table}}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job, sort_keys=False))
+    one.hand_on(*(row(needed=f"2026-01-01 {moment}:00") for moment in ("06:10", "06:40", "06:20")))
+    settle(one.invoker())
+    assert [run.given["needed"] for run in one.runs] == ["2026-01-01T06:40:00Z"]

@@ -155,6 +155,31 @@ def test_a_run_that_cannot_compute_fails_and_says_why(tmp_path: Path, spark: Spa
     assert not (tmp_path / "out-2021-05-02").exists()
 
 
+def test_a_run_whose_table_is_not_complete_as_far_as_it_is_needed_computes_nothing(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    table = {**JOB["sources"]["results"], "needed_to": "upto"}
+    parameters = {**JOB["parameters"], "upto": {"type": "timestamp", "default": None}}
+    file = write_job(tmp_path, sources={"results": table}, parameters=parameters)
+    write_results(tmp_path / "results.db")  # to the third day, three o'clock
+    late = {"day": "2021-05-02", "upto": "2021-05-03T03:00:01Z"}
+    assert job_run(file, spark, late).execute() == run.INCOMPLETE
+    (record,) = records(tmp_path)
+    assert record.state == "failed" and record.reason == (
+        '"results" is complete to 2021-05-03T03:00:00+00:00, and is needed to 2021-05-03T03:00:01+00:00'
+    )
+    assert not (tmp_path / "out-2021-05-02").exists()
+    assert job_run(file, spark, {**late, "upto": "2021-05-03T03:00:00Z"}).execute() == 0
+    (record,) = records(tmp_path)
+    assert (record.state, record.tries) == ("done", 2)
+    assert job_run(file, spark, {"day": "2021-05-02"}).execute() == 0, "nothing is needed"
+    with closing(sqlite3.connect(tmp_path / "results.db")) as db:
+        db.execute("DELETE FROM results")
+        db.commit()
+    assert job_run(file, spark, late).execute() == run.INCOMPLETE
+    assert "is empty" in records(tmp_path)[0].reason
+
+
 PARQUET = {"type": "table", "path": "./archive", "where": "value >= :least", "complete_to": "max(value)"}
 SELECTED = {
     "twice": {

@@ -27,7 +27,7 @@ from pyroaring import BitMap64
 from signoff.errors import PipelineError
 from signoff.invoker.notes import Invocation, InvokerNotes, Key, key_text
 from signoff.invoker.processes import JobProcess, Process, end_all
-from signoff.invoker.requests import Asking, Requests, Waiting, add_origins, rows_of, values_of
+from signoff.invoker.requests import Asking, Requests, Waiting, add_origins, needed_to, rows_of, values_of
 from signoff.invoker.run_age import RunClock
 from signoff.jobs.children import GOES_ON
 from signoff.jobs.parameters import asked
@@ -51,7 +51,7 @@ _MOST_KILLS = 20
 _LASTING = (errno.E2BIG, errno.ENAMETOOLONG)
 """Reasons why a process cannot be started that do not pass."""
 _AGAIN_S = 0.5
-_DONE, _WRONG, _STILL_OWED = 0, 2, 3
+_DONE, _WRONG, _STILL_OWED, _INCOMPLETE = 0, 2, 3, 4
 """Exit codes of `signoff jobs run`."""
 _LONGEST_AGAIN_S = 15.0
 
@@ -182,7 +182,7 @@ class Invoker:
             if covered is not None and self._is_remembered(covered):
                 same.setdefault(covered, []).append(row)
             else:
-                self._requests.add(row, given, job.settings.period)
+                self._requests.add(row, given, job.settings.period, needed_to(job))
         for number, rows in same.items():
             self._join(number, rows)
         if wrong:
@@ -348,6 +348,8 @@ class Invoker:
         if (code < 0 or code >= 128 or code == _DONE) and going.kills < _MOST_KILLS:
             going.kills += 1
             return self._later(going)
+        if code == _INCOMPLETE:
+            return self._lacks_data(going, _reason(record, code))
         begun = record if _try_of(record) != going.before else None
         if code == _WRONG and begun is None and (why := self._wrong_values(run)):
             return self._given_up_on(going, f"the job is wrong for these values: {why}", "")
@@ -367,6 +369,13 @@ class Invoker:
         going.again_at = self.clock.steady() + wait
         text = 'sink "%s": the run for %s is not done yet, asked for again in %.0f s: %s'
         logger.warning(text, self.sink, key_text(going.run.key), wait, redact(reason))
+
+    def _lacks_data(self, going: _Going, reason: str) -> None:
+        """What the rows are about is not in the tables yet: nothing is settled, and no try has failed."""
+        if self.clock.steady() - self.clock.beginning(going.run.began) < self.config.complete_within:
+            return self._waits(going, _INCOMPLETE, reason)
+        record = self._record(going.run)
+        return self._given_up_on(going, reason, "" if record is None else record.id)
 
     def _failed(self, going: _Going, reason: str, name: str) -> None:
         """A try has failed: there is another, or it was the last."""

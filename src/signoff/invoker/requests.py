@@ -1,14 +1,15 @@
 """What waits for runs, by key: read from the link of a sink, whatever an invoker before this one has read.
 
 Rows of a key that ask for the same values are together; of the two parameters that say which period a run is
-about, the earliest beginning and the latest end among them count, so that one run covers them all. What null
+about, the earliest beginning and the latest end among them count, and of one up to which tables must be
+complete the latest value, so that one run covers them all. What null
 means for one of these only the job knows: a row with null and no default is not together with one that has
 a value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -51,7 +52,13 @@ class Waiting:
     contents: set[str] = field(default_factory=set)
     origins: Origins = field(default_factory=dict)
 
-    def add(self, row: Asking, given: Mapping[str, Value], period: tuple[str, ...] | None) -> None:
+    def add(
+        self,
+        row: Asking,
+        given: Mapping[str, Value],
+        period: tuple[str, ...] | None,
+        needed: Set[str] = frozenset(),
+    ) -> None:
         self.rows.add(row.number)
         self.contents.add(row.request.content)
         add_origins(self.origins, row)
@@ -61,6 +68,8 @@ class Waiting:
                 self.given[begin] = min(self.given[begin], given[begin])  # type: ignore[type-var]
             if end in given:
                 self.given[end] = max(self.given[end], given[end])  # type: ignore[type-var]
+        for name in needed & given.keys():
+            self.given[name] = max(self.given.get(name, given[name]), given[name])  # type: ignore[type-var]
 
     def texts(self) -> dict[str, str]:
         return {name: text_of(value) for name, value in self.given.items()}
@@ -73,12 +82,20 @@ class Requests:
         self._by_key: dict[Key, dict[tuple[tuple[str, Value], ...], Waiting]] = {}
         """In the order in which the first row of each came."""
 
-    def add(self, row: Asking, given: Mapping[str, Value], period: tuple[str, ...] | None) -> None:
-        apart = tuple((name, None if name in (period or ()) else given[name]) for name in sorted(given))
+    def add(
+        self,
+        row: Asking,
+        given: Mapping[str, Value],
+        period: tuple[str, ...] | None,
+        needed: Set[str] = frozenset(),
+    ) -> None:
+        """`period`, `needed`: parameters of which one run has a value for all its rows."""
+        names = sorted(given.keys() - needed)
+        apart = tuple((name, None if name in (period or ()) else given[name]) for name in names)
         of_key = self._by_key.setdefault(row.request.key, {})
         if apart not in of_key:
             of_key[apart] = Waiting(row.request.key, dict(given), row.event)
-        of_key[apart].add(row, given, period)
+        of_key[apart].add(row, given, period, needed)
 
     @property
     def keys(self) -> list[Key]:
@@ -99,6 +116,12 @@ class Requests:
     @property
     def rows(self) -> int:
         return sum(len(each.rows) for of_key in self._by_key.values() for each in of_key.values())
+
+
+def needed_to(job: Graph) -> Set[str]:
+    """The parameters that say up to where a table must be complete."""
+    named = (getattr(node.config, "needed_to", None) for node in job.sources.values())
+    return frozenset(name for name in named if name is not None)
 
 
 def values_of(job: Graph, given: Mapping[str, str | None]) -> dict[str, Value]:

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -47,6 +48,10 @@ class QueryFailed(SignoffError):
     """A query of a job cannot be run, or fails on its rows."""
 
 
+class Incomplete(SignoffError):
+    """A table lacks what the run is about; it may be there later."""
+
+
 @dataclass
 class Computed:
     """What the first half has come to."""
@@ -70,6 +75,7 @@ def compute(
     with open_tables(session, graph, values, directory) as opened:
         for name, table in opened.items():
             done.inputs[name] = {"rows": table.rows or 0, "complete_to": table.complete_to}
+            _must_reach(graph.nodes[name], table.complete_to, values)
         said = [opened[name].complete_to for name, each in tables_of(graph).items() if each.complete_to]
         done.complete_to = least(said)
         frames = queries(graph, session, {name: table.df for name, table in opened.items()}, values)
@@ -82,6 +88,25 @@ def compute(
             for table_name, rows in counted.items():
                 done.inputs[table_name]["rows"] = max(done.inputs[table_name]["rows"], rows)
     return done
+
+
+def _must_reach(node: Node, complete_to: str | None, values: Mapping[str, Value]) -> None:
+    """Raises Incomplete where a table lacks what the run is about."""
+    wanted = getattr(node.config, "needed_to", None)
+    needed = values.get(wanted) if wanted is not None else None
+    if not isinstance(needed, datetime):
+        return
+    try:
+        found = None if complete_to is None else _in_utc(datetime.fromisoformat(complete_to))
+    except ValueError:
+        raise QueryFailed(f'"{node.name}": complete_to is no time: {complete_to}') from None
+    if found is None or found < _in_utc(needed):
+        upto = "empty" if found is None else f"complete to {found.isoformat()}"
+        raise Incomplete(f'"{node.name}" is {upto}, and is needed to {_in_utc(needed).isoformat()}')
+
+
+def _in_utc(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 def batch_session(graph: Graph, spark: SparkSession) -> SparkSession:

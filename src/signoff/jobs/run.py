@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from signoff.engine.batch.interrupts import Interrupts
 from signoff.engine.spark.cluster import Cluster
 from signoff.errors import PipelineError, SignoffError
-from signoff.jobs.compute import compute
+from signoff.jobs.compute import Incomplete, compute
 from signoff.jobs.deliver import JobDelivery, Refused, StillOwed
 from signoff.jobs.outputs import output_names
 from signoff.jobs.parameters import Asked, from_json, to_json
@@ -32,7 +32,7 @@ from signoff.pipeline.secrets import redact
 
 logger = logging.getLogger(__name__)
 
-DONE, FAILED, STILL_OWED = 0, 1, 3
+DONE, FAILED, STILL_OWED, INCOMPLETE = 0, 1, 3, 4
 """Exit codes; 2 is a wrong job or wrong usage."""
 Tick = Callable[[str, int, int], None]
 """Called with what is done, how far it is, and what would be all."""
@@ -117,6 +117,9 @@ class JobRun:
         except Refused as error:
             self._note(records, state="failed", reason=redact(str(error)), ended_at=time.time())
             return STILL_OWED
+        except Incomplete as error:  # nothing is computed, so that whoever asks again begins anew
+            self._note(records, state="failed", reason=redact(str(error)), ended_at=time.time())
+            return INCOMPLETE
         except SignoffError as error:
             self._note(records, reason=redact(str(error)))
             if self.record.state == "computing":  # else what is in files and logs is still to be delivered

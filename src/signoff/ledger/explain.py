@@ -226,7 +226,7 @@ class _Story:
         step, dot, _ = name.partition(".")
         node = self._graph.nodes.get(step)
         kind = node.config.type if node is not None and dot else ""
-        return f'{kind} "{step}"' if kind in ("window", "fold") else ""
+        return f'{kind} "{step}"' if kind in ("window", "burst", "fold") else ""
 
     def _is_gone(self, name: str) -> bool:
         """Whether a sink is not in the pipeline any more."""

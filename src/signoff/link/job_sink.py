@@ -52,6 +52,9 @@ cool_down: 15m
     """A row with the same key that is equal to an earlier one in all its columns is the same again, and is
     settled by the same run, also if that has ended, for so long after it began. 0 takes each row for a new
     one."""
+    complete_within: Annotated[Duration, Field(ge=0)] = 86_400.0
+    """How long a run waits, asked for again as `retry` says, for tables that are not complete as far as it
+    needs them (`needed_to`). Then it has failed, and `on_failure` applies."""
     retry: Retry = Retry(attempts=3, initial_ms=60_000, max_ms=600_000)
     """How often, and with which waits, a run that fails is tried in all before `on_failure` applies to the
     rows that asked for it."""

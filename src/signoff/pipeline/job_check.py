@@ -19,7 +19,7 @@ _SAMPLES = {
     "string": "text", "int": "1", "bigint": "1", "double": "1.0", "boolean": "true", "date": "2021-05-01",
     "timestamp": "2021-05-01T00:00:00Z",
 }  # fmt: skip
-_UNBOUNDED = ("merge", "dedupe", "throttle", "window", "fold")
+_UNBOUNDED = ("merge", "dedupe", "throttle", "window", "burst", "fold")
 _ONLY_STREAMS = ("buffer", "ordered_by", "best_effort", "authoritative")
 
 
@@ -79,6 +79,11 @@ def problems_of_job(graph: Graph, lines: Mapping[str, int]) -> Iterator[Problem]
                 message = f'the schedule gives the parameter "{name}" what does not fit it: {wrong}'
                 hint = "write a part of the period, such as {start:%Y-%m-%d} for a date"
                 yield problem("bad-parameter", message, f"schedule.parameters.{name}", hint)
+    for node in graph.sources.values():
+        needed = getattr(node.config, "needed_to", None)
+        if needed is not None and getattr(settings.parameters.get(needed), "type", None) != "timestamp":
+            message = f'needed_to names "{needed}", which is no parameter of type timestamp'
+            yield node.problem("unknown-parameter", message, at="needed_to", hint="declare it, or correct it")
     for name in settings.period or ():
         parameter = settings.parameters.get(name)
         if isinstance(parameter, Parameter) and parameter.type not in ("date", "timestamp"):

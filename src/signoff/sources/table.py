@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from signoff.pipeline.model import SourceConfig
+from signoff.pipeline.model import NAME_PATTERN, SourceConfig
 from signoff.pipeline.secrets import SecretUrl
 
 Store = Literal["sqlite", "postgres", "parquet"]
@@ -48,6 +48,10 @@ class TableConfig(SourceConfig):
     """Up to where the table is complete: an aggregate over all of it, such as `max(windowEnd)`, computed in
     the same snapshot. It is recorded with the run and told to its sinks: of several tables the least number
     or time, and nothing if one of them is empty."""
+    needed_to: str | None = Field(default=None, pattern=NAME_PATTERN)
+    """A parameter (timestamp): a run whose value is later than `complete_to` computes nothing and ends as
+    incomplete, with exit code 4. An event that has asked for it waits, and it is asked for again. A run in
+    which the parameter is null needs nothing of the table."""
     partitions: int | None = Field(default=None, ge=1, le=10_000)
     """In how many parts executors read it; by default two for each core."""
 
@@ -65,6 +69,8 @@ class TableConfig(SourceConfig):
             raise ValueError("a table of PostgreSQL needs the field `table`")
         if self.columns and self.schema_:
             raise ValueError("`schema` names the columns that are read; leave `columns` out")
+        if self.needed_to and not self.complete_to:
+            raise ValueError("`needed_to` is compared with `complete_to`; give that as well")
         return self
 
     def local_directories(self, base: Path) -> tuple[Path, ...]:

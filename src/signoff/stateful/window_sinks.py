@@ -27,7 +27,7 @@ from signoff.pipeline.model import SinkConfig
 from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Part, Refusal, Sink, Writer
 from signoff.sinks.refusal import fit
 from signoff.stateful.watermarks import Seen, Watermarks
-from signoff.transforms.window.bounds import Numbers, Panes
+from signoff.transforms.window.bounds import Moments, Numbers, Panes
 from signoff.transforms.window.partial import CLOSED, START, TIME, Measure, Partials
 from signoff.transforms.window.partial import ORIGIN as FIRST
 from signoff.transforms.window.watermark_rule import WatermarkRule
@@ -42,7 +42,7 @@ STATE, LATENESS, RESULTS = ".state", ".lateness", ".results"
 class WindowIntakeConfig(HandoverConfig):
     """Where a pipeline is cut in front of a window. Made by the engine, never written by users."""
 
-    panes: Panes
+    panes: Panes | Moments
     keys: tuple[str, ...]
     measures: tuple[Measure, ...] = ()
     """The aggregates that can be put together from partial ones; known when the part in front is compiled."""

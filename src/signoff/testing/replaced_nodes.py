@@ -31,7 +31,7 @@ from signoff.transforms.enrich.step import EnrichConfig
 from signoff.transforms.frame import View, unified
 from signoff.transforms.lookup.step import LookupConfig
 from signoff.transforms.parsing.parse_json import parse
-from signoff.transforms.window.step import WindowConfig
+from signoff.transforms.window.event_time import EventTimeConfig
 
 ROWS = "__rows"
 """Ends the name of the source that brings the rows a test gives to a transform."""
@@ -112,7 +112,7 @@ def _exchanged(node: Node, case: Case, run: str) -> Node:
         config = CollectConfig(**fields, run=run, name=node.name, fails_with=failing, computed=computed)
     elif isinstance(config, EnrichConfig):
         config = with_answers(config, case.answers.get(node.name, ()))
-    elif isinstance(config, WindowConfig) and config.idle_after is not None:
+    elif isinstance(config, EventTimeConfig) and config.idle_after is not None:
         # Nobody waits in a test: what is open is closed when the test ends.
         config = config.model_copy(update={"idle_after": None})
     if isinstance(config, TransformConfig):

@@ -23,6 +23,7 @@ TYPES = TypesByName[TransformConfig](
         "dedupe": "signoff.transforms.dedupe:DedupeConfig",
         "throttle": "signoff.transforms.throttle:ThrottleConfig",
         "window": "signoff.transforms.window.step:WindowConfig",
+        "burst": "signoff.transforms.burst.step:BurstConfig",
         "fold": "signoff.transforms.fold.step:FoldConfig",
         "sample": "signoff.transforms.sample:SampleConfig",
         "enrich": "signoff.transforms.enrich.step:EnrichConfig",

@@ -38,7 +38,7 @@ class Window:
 
 def read_windows(graph: Graph, ledger: Ledger | None = None) -> dict[str, Window]:
     """Every window step of the pipeline by name. May be read during a run, and before there was any."""
-    names = [name for name, node in graph.transforms.items() if node.config.type == "window"]
+    names = [name for name, node in graph.transforms.items() if node.config.type in ("window", "burst")]
     if ledger is not None:
         return {name: _read(graph, name, ledger) for name in names}
     with Ledger(graph.state / "ledger.db", readonly=True) as opened:

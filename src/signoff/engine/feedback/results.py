@@ -50,7 +50,9 @@ def build_result_feedback(
     found: list[ResultsFeedback] = []
     for part, boundary in all_boundaries(graph):
         if isinstance(boundary, StatefulBoundary):
-            feedback = _FEEDBACK[type(boundary)](part, boundary, ledger, queries)
+            if (kind := _FEEDBACK.get(type(boundary))) is None:
+                continue  # nothing waits for its results
+            feedback = kind(part, boundary, ledger, queries)
             queries[boundary.results.source].needed_elsewhere.append(feedback.needed_from)
             found.append(feedback)
     return found

@@ -39,7 +39,7 @@ from signoff.link.job_sink import JobSinkConfig, RequestsConfig, invoker_place
 from signoff.link.sink import PipelineSinkConfig
 from signoff.pipeline.graph import Graph, Node
 from signoff.pipeline.model import BufferSettings, SinkConfig
-from signoff.transforms.window.step import WindowConfig
+from signoff.transforms.window.event_time import EventTimeConfig
 
 _MOST_REQUESTS = 1024**3
 """Bytes of requests that wait for runs, at which the sources of the pipeline are held back."""
@@ -118,7 +118,7 @@ def all_boundaries(graph: Graph) -> list[tuple[Graph, Boundary]]:
             raise PipelineError([_in_two_parts(node)])
         known.add(name)
     for _, boundary in found:
-        if boundary.in_front and isinstance(boundary.node.config, WindowConfig):
+        if boundary.in_front and isinstance(boundary.node.config, EventTimeConfig):
             _check_one_source(graph, boundary.node)
     return found
 
@@ -203,7 +203,7 @@ def _up_to_states(graph: Graph) -> Graph:
 
 def _log_in_front(graph: Graph, name: str, whole: Graph) -> Boundary:
     node = graph.nodes[name]
-    own = name + _INPUT if isinstance(node.config, WindowConfig) else name
+    own = name + _INPUT if isinstance(node.config, EventTimeConfig) else name
     # Nobody waits for what is behind it if all that decides is elsewhere.
     free = set[str]() if _authoritative(whole) & whole.downstream(name) else _settled_by_others(whole, name)
     sources = frozenset(graph.upstream_sources(name))
@@ -237,7 +237,7 @@ def _unites_sources(graph: Graph, name: str) -> bool:
 
 def _needs_a_log(graph: Graph, name: str) -> bool:
     """Whether a step is a window to which rows come that are not those of a batch, or may be held up."""
-    if not isinstance(graph.nodes[name].config, WindowConfig):
+    if not isinstance(graph.nodes[name].config, EventTimeConfig):
         return False
     return any(_unites(graph, other) or _follows(graph, other) for other in graph.upstream(name))
 

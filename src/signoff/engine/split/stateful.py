@@ -33,8 +33,10 @@ from signoff.stateful.window_sinks import (
     WindowIntakeConfig,
     marks_path,
 )
+from signoff.transforms.burst.step import BurstConfig
 from signoff.transforms.fold.step import FoldConfig, FoldInput, FoldOutput
 from signoff.transforms.handed_rows import RowsConfig
+from signoff.transforms.window.event_time import EventTimeConfig
 from signoff.transforms.window.step import WindowConfig, WindowInput
 from signoff.transforms.window.watermark_rule import WatermarkRule
 
@@ -54,6 +56,12 @@ class WindowSourceConfig(StateQuerySourceConfig):
     """The log in front of a window's state."""
 
     window: WindowConfig
+
+
+class BurstSourceConfig(StateQuerySourceConfig):
+    """The log in front of a burst's state."""
+
+    window: BurstConfig
 
 
 class FoldSourceConfig(StateQuerySourceConfig):
@@ -122,24 +130,26 @@ class StatefulBoundary(Boundary, ABC):
 
 
 @dataclass(frozen=True)
-class WindowBoundary(StatefulBoundary):
-    """In front of a window's state."""
+class EventTimeBoundary(StatefulBoundary, ABC):
+    """In front of a state that goes by the time of events."""
 
     @property
-    def window(self) -> WindowConfig:
-        assert isinstance(self.node.config, WindowConfig)
-        return self.node.config
+    @abstractmethod
+    def window(self) -> EventTimeConfig:
+        """The step, as the user wrote it."""
+
+    def _combines(self, graph: Graph) -> bool:
+        """Whether the events of a task can be put together before they are handed on."""
+        return False
 
     def handover(self, graph: Graph) -> HandoverConfig:
         window, name = self.window, self.node.name
-        # A batch must give the same rows whenever it is done: no step in front may fail for now.
-        combines = not (retried_steps(graph).keys() & graph.upstream(name))
         return WindowIntakeConfig.model_validate(
             {
                 **self._handover_fields(graph),
                 "panes": window.panes,
                 "keys": window.keys,
-                "combines": combines,
+                "combines": self._combines(graph),
                 "with_origins": bool(self.awaited_by),
                 "progress": window.progress,
                 "sources": frozenset(graph.upstream_sources(name)),
@@ -188,9 +198,41 @@ class WindowBoundary(StatefulBoundary):
         marks.give_up()
         marks.close_store()
 
+
+@dataclass(frozen=True)
+class WindowBoundary(EventTimeBoundary):
+    """In front of a window's state."""
+
+    @property
+    def window(self) -> WindowConfig:
+        assert isinstance(self.node.config, WindowConfig)
+        return self.node.config
+
+    def _combines(self, graph: Graph) -> bool:
+        # A batch must give the same rows whenever it is done: no step in front may fail for now.
+        return not (retried_steps(graph).keys() & graph.upstream(self.node.name))
+
     def _source(self, columns: str) -> StateQuerySourceConfig:
         waits, name = self.waits_for_results, self.node.name
         return WindowSourceConfig(window=self.window, name=name, waits_for_results=waits, columns=columns)
+
+
+@dataclass(frozen=True)
+class BurstBoundary(EventTimeBoundary):
+    """In front of a burst's state."""
+
+    @property
+    def burst(self) -> BurstConfig:
+        assert isinstance(self.node.config, BurstConfig)
+        return self.node.config
+
+    @property
+    def window(self) -> BurstConfig:
+        return self.burst
+
+    def _source(self, columns: str) -> StateQuerySourceConfig:
+        name = self.node.name
+        return BurstSourceConfig(window=self.burst, name=name, waits_for_results=False, columns=columns)
 
 
 @dataclass(frozen=True)
@@ -247,9 +289,12 @@ class FoldBoundary(StatefulBoundary):
 
 STATEFUL: Mapping[type[TransformConfig], type[StatefulBoundary]] = {
     WindowConfig: WindowBoundary,
+    BurstConfig: BurstBoundary,
     FoldConfig: FoldBoundary,
 }
 """The kinds of steps that keep state, by their configs."""
+KINDS_OF_NOTES: tuple[type[StatefulBoundary], ...] = (EventTimeBoundary, FoldBoundary)
+"""One for each kind of notes about a state: they do not tell the kinds of one family apart."""
 
 
 def keeps_state(node: Node) -> bool:
@@ -304,5 +349,5 @@ class ResultsBoundary(Boundary):
 
 def _waits_for_results(node: Node) -> bool:
     """Whether the events that come to a step with state wait for what it makes of them."""
-    assert isinstance(node.config, WindowConfig | FoldConfig)
+    assert isinstance(node.config, WindowConfig | BurstConfig | FoldConfig)
     return node.config.acknowledge == "delivered"

@@ -56,18 +56,23 @@ _EACH_BATCH = "signoff.timers"
 _IN_VAIN_S = 10.0
 """How soon Spark is made to do a batch again that has not ended a group: its clock may have been set back."""
 _EVENT = "number BIGINT, payload STRING"
-_STATE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # RocksDB's files go through Hadoop's own local file system; the plain one of our session is none.
+    "fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
+"""Settings of a session whose queries use `transformWithState`."""
 
 
 class FoldQuery(StateQuery):
     """The state of one fold."""
 
     settings: ClassVar[dict[str, str]] = {
-        "spark.sql.streaming.stateStore.providerClass": _STATE,
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        # RocksDB's files go through Hadoop's own local file system; the plain one of our session is none.
-        "fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
-        "fs.file.impl.disable.cache": "true",
+        **ROCKSDB,
         # Spark would do one batch after the other while there is a timer; a tick comes when it is due.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from signoff.engine.query.base import Shared, SourceQuery
 from signoff.engine.split.stateful import (
+    BurstBoundary,
+    BurstSourceConfig,
     FoldBoundary,
     FoldSourceConfig,
     StatefulBoundary,
@@ -12,15 +14,18 @@ from signoff.engine.split.stateful import (
     WindowSourceConfig,
 )
 from signoff.engine.state_queries.base import StateQuery, Surroundings
+from signoff.engine.state_queries.burst_query import BurstQuery
 from signoff.engine.state_queries.fold_query import FoldQuery
 from signoff.engine.state_queries.window_query import WindowQuery
 
 _BY_BOUNDARY: dict[type[StatefulBoundary], type[StateQuery]] = {
     WindowBoundary: WindowQuery,
+    BurstBoundary: BurstQuery,
     FoldBoundary: FoldQuery,
 }
 _BY_SOURCE: dict[type[StateQuerySourceConfig], type[WindowQuery | FoldQuery]] = {
     WindowSourceConfig: WindowQuery,
+    BurstSourceConfig: BurstQuery,
     FoldSourceConfig: FoldQuery,
 }
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from signoff.engine.split.boundaries import buffer_place
 from signoff.engine.split.division import all_boundaries, buffers_on_disk
-from signoff.engine.split.stateful import STATEFUL
+from signoff.engine.split.stateful import KINDS_OF_NOTES
 from signoff.errors import PipelineError, Problem
 from signoff.ledger.outcome import BUFFER
 from signoff.link.handover import LinkPlace
@@ -39,14 +39,14 @@ def left_states(graph: Graph) -> Iterator[tuple[str, str]]:
     boundaries = {boundary.name: boundary for _, boundary in all_boundaries(graph)}
     for name in buffers_on_disk(graph):
         place, boundary = buffer_place(graph, name + BUFFER), boundaries.get(name)
-        others = (kind for kind in STATEFUL.values() if not isinstance(boundary, kind))
+        others = (kind for kind in KINDS_OF_NOTES if not isinstance(boundary, kind))
         if what := next(filter(None, (kind.held(place) for kind in others)), ""):
             yield name, what
 
 
 def give_up_left(place: LinkPlace, taken: int) -> None:
     """Give up what a state holds that was left. `taken`: up to where rows were taken into it."""
-    kinds = [kind for kind in STATEFUL.values() if kind.held(place)]
+    kinds = [kind for kind in KINDS_OF_NOTES if kind.held(place)]
     if not kinds:
         return
     loss = LostState(place)

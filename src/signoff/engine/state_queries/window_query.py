@@ -26,7 +26,14 @@ from pyspark.sql.types import DataType, StructType
 from signoff.engine.batch.runner import owes
 from signoff.engine.query.base import Shared, SourceQuery
 from signoff.engine.split.boundaries import Boundary, buffer_place
-from signoff.engine.split.stateful import StatefulBoundary, WindowBoundary, WindowSourceConfig
+from signoff.engine.split.stateful import (
+    BurstBoundary,
+    BurstSourceConfig,
+    EventTimeBoundary,
+    StatefulBoundary,
+    WindowBoundary,
+    WindowSourceConfig,
+)
 from signoff.engine.state_queries.base import PlannedState, StateQuery, Surroundings, shown, write_part
 from signoff.engine.state_queries.rows_source import parsed_rows, rows_stream
 from signoff.errors import PipelineError
@@ -37,6 +44,7 @@ from signoff.sinks.contract import EVENT_ID, ORIGIN, BatchRef, Sink
 from signoff.sinks.refusal import fitted
 from signoff.stateful.watermarks import Watermarks
 from signoff.stateful.window_sinks import WindowIntake, WindowIntakeConfig, marks_path
+from signoff.transforms.burst.step import BurstConfig
 from signoff.transforms.handed_rows import unfit
 from signoff.transforms.window.aggregates import ARGUMENT as _ARGUMENT
 from signoff.transforms.window.partial import CLOSED, START
@@ -76,7 +84,7 @@ class WindowQuery(StateQuery):
 
     def __init__(self, shared: Shared, source: str, around: Surroundings) -> None:
         config = shared.graph.nodes[source].config
-        assert isinstance(config, WindowSourceConfig)
+        assert isinstance(config, WindowSourceConfig | BurstSourceConfig)
         super().__init__(shared, source, state_shape(config.window, config.columns), around)
         self._window = config.window
         self._schema = StructType.fromJson(json.loads(config.columns))
@@ -134,6 +142,7 @@ class WindowQuery(StateQuery):
         return rows_stream(self.spark, self._schema)
 
     def _begin(self, stream: DataFrame) -> DataFrame:
+        assert isinstance(self._window, WindowConfig)
         return merged(self._window, self._name, parsed_rows(stream, self._schema))
 
     @property
@@ -267,17 +276,17 @@ def graph_marks(graph: Graph, source: str) -> Path:
     return marks_path(buffer_place(graph, source))
 
 
-def state_shape(window: WindowConfig, columns: str) -> str:
+def state_shape(window: WindowConfig | BurstConfig, columns: str) -> str:
     """What the state of a window depends on."""
     return json.dumps({**window.shape, "columns": columns}, sort_keys=True)
 
 
-def noted_shape(window: WindowConfig, columns: str) -> str:
+def noted_shape(window: WindowConfig | BurstConfig, columns: str) -> str:
     """The same, and what decides which of the open windows are given out."""
     return json.dumps({**window.shape, "columns": columns, "emit": window.emit}, sort_keys=True)
 
 
-def check_shape(graph: Graph, boundary: WindowBoundary, columns: str) -> None:
+def check_shape(graph: Graph, boundary: WindowBoundary | BurstBoundary, columns: str) -> None:
     """Raises PipelineError where the state was begun for another form of the window and holds events."""
     known, held = _noted(graph, boundary)
     if not known or not held:
@@ -308,7 +317,7 @@ def _differs(name: str, before: Mapping[str, object], now: Mapping[str, object])
     return before.get(name) != now[name]
 
 
-def _noted(graph: Graph, boundary: WindowBoundary) -> tuple[str, bool]:
+def _noted(graph: Graph, boundary: EventTimeBoundary) -> tuple[str, bool]:
     """The form that the state was begun for, and whether it holds events."""
     marks = Watermarks(graph_marks(graph, boundary.source), WatermarkRule(0), (), readonly=True)
     try:

@@ -13,7 +13,6 @@ well.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -33,15 +32,15 @@ from pyspark.sql.types import (
 )
 
 from signoff.pipeline.durations import Duration
-from signoff.pipeline.model import Config, Names
+from signoff.pipeline.model import Names
 from signoff.pipeline.row_columns import EVENT_ID, ORIGIN
-from signoff.transforms.contract import FieldError, Step, Transform
+from signoff.transforms.contract import FieldError, Step
 from signoff.transforms.frame import CHILD, MARK, RECEIVED_AT, SEQUENCE, View, begin_again
 from signoff.transforms.merge import check_keys
 from signoff.transforms.window.aggregates import aggregates_of, calls_of, handed_fields, kept, values_of
 from signoff.transforms.window.bounds import Panes
+from signoff.transforms.window.event_time import EventTimeConfig, WithLate
 from signoff.transforms.window.partial import CLOSED, START, TIME, Measure
-from signoff.transforms.window.watermark_rule import WatermarkRule
 
 STATE_SETTINGS = {
     # One operator with state, two watermarks: Spark's rule against the latter is for several operators.
@@ -59,26 +58,7 @@ RESULT_ID = "__id"
 _MICROS = 1_000_000
 
 
-class LastEvents(Config):
-    """Time has come as far as the oldest of the newest events."""
-
-    last_events: int = Field(ge=1)
-    """How many of the newest events are looked at."""
-
-
-class _WithLate(Transform):
-    """A step with a second output, for late events."""
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return ("late",)
-
-    @property
-    def has_main_output(self) -> bool:
-        return True
-
-
-class WindowConfig(_WithLate):
+class WindowConfig(EventTimeConfig):
     summary: ClassVar[str] = "Aggregate events by keys in windows of event time; late ones leave apart."
     example: ClassVar[str] = (
         "size: 10m\ntime: eventTime\nkeys: [stationId]\naggregates: {count: count(*)}\n"
@@ -90,36 +70,18 @@ class WindowConfig(_WithLate):
     every: Annotated[Duration, Field(ge=0.001)] | None = None
     """How often a window begins; by default one after the other. Less than `size`: windows overlap, and an
     event is in several."""
-    time: str | None = None
-    """Column with the time of the event (TIMESTAMP). Without it, the time of receipt. An event whose time is
-    null, before `earliest` or more than `ahead` after its receipt is a dead letter."""
-    keys: Names = ()
-    """Columns: one result for each combination of their values in a window."""
     aggregates: dict[str, str] = Field(min_length=1)
     """`name: expression` pairs of Spark SQL aggregates: `count(*)`, `sum(a) / sum(b)`, `max_by(value, time)`.
     Where all calls are a `count`, `sum`, `avg`, `min` or `max`, what is handed on is small; any other makes
     each event be handed on for itself. An event whose arguments cannot be computed is a dead letter;
     a sum that overflows, or an expression of aggregates that cannot be computed, is null.
     `DISTINCT` is refused: use `size(collect_set(…))` or `approx_count_distinct(…)`."""
-    allowed_lateness: Annotated[Duration, Field(ge=0)] = 0
-    """How far behind an event may be: a window is closed when time has come this far beyond its end."""
-    watermark: Literal["bounded"] | LastEvents = "bounded"
-    """How far time has come: `bounded`, to the latest event; `{last_events: N}`, to the oldest among the
-    newest N events that were in time."""
     emit: Literal["closed", "updates"] = "closed"
     """`closed`: each result once, when its window is closed. `updates`: whenever it has changed, each time
     under the same id; give sinks behind it `ordered_by` if they must not fall back to an earlier one."""
     acknowledge: Literal["save_point", "delivered"] = "save_point"
     """When an event is settled: `save_point`, when it is in the window's durable state; `delivered`, when the
     results it went into are delivered."""
-    idle_after: Annotated[Duration, Field(gt=0)] | None = None
-    """When no event has come to it for so long, the open windows are closed; null waits for the events that
-    say that their time is over. With several sources, one that is silent for so long is not waited for. One
-    that is held back (its log is full, too many of its events are unacknowledged) is not silent."""
-    earliest: datetime = datetime(1971, 1, 1, tzinfo=UTC)
-    """Times before are not believed: clocks that were never set begin at the epoch."""
-    ahead: Annotated[Duration, Field(gt=0)] = 86_400
-    """How far after its receipt the time of an event may lie: one from the future would close all windows."""
 
     @model_validator(mode="after")
     def _fits(self) -> WindowConfig:
@@ -132,13 +94,7 @@ class WindowConfig(_WithLate):
             if name.startswith("__") or name in (EVENT_ID, ORIGIN):
                 raise ValueError(f'no column of the result may be called "{name}": give it another name')
             taken.add(name.lower())
-        if self.earliest.timestamp() <= 0:
-            raise ValueError('"earliest" must be after 1970-01-01')
         return self
-
-    @property
-    def needed_outputs(self) -> tuple[str, ...]:
-        return ()
 
     @property
     def settles(self) -> bool:
@@ -155,22 +111,17 @@ class WindowConfig(_WithLate):
         }
 
     @property
-    def lets_go(self) -> bool:
-        return self.idle_after is not None
-
-    @property
     def needs_later_events(self) -> bool:
         return bool(self.holds)
+
+    @property
+    def values(self) -> Mapping[str, str]:
+        return self.aggregates
 
     @property
     def panes(self) -> Panes:
         size = round(self.size * 1000) * 1000
         return Panes(size, size if self.every is None else round(self.every * 1000) * 1000)
-
-    @property
-    def progress(self) -> WatermarkRule:
-        number = None if self.watermark == "bounded" else self.watermark.last_events
-        return WatermarkRule(round(self.allowed_lateness * _MICROS), number, self.idle_after)
 
     @property
     def shape(self) -> dict[str, object]:
@@ -203,12 +154,12 @@ class WindowConfig(_WithLate):
         return {None: begin_again(made, columns, view.frame), "late": found["late"]}
 
 
-class WindowInput(_WithLate):
+class WindowInput(WithLate):
     """The part of a window in front of its state. Made by the engine, never written by users."""
 
     type: Literal["window_input"] = "window_input"
     drops: ClassVar[str] = "late"
-    window: WindowConfig
+    window: EventTimeConfig
     late_is_read: bool
     """Somebody reads the late events; else they are dropped, and counted."""
 
@@ -263,7 +214,7 @@ class WindowInput(_WithLate):
         if window.panes.sliding:
             fixed[CLOSED] = known.columns[CLOSED]
         keys = {name: own.columns[name] for name in window.keys}
-        aggregates = aggregates_of(frame.df.sparkSession, window.aggregates)
+        aggregates = aggregates_of(frame.df.sparkSession, window.values)
         whole, values = frame.attempt(step.name, own, values_of(aggregates, own), self.on_error)
         return View(frame, whole.alive, {**fixed, **keys, **values})
 
@@ -281,7 +232,7 @@ def check_simple_keys(keys: Names, view: View) -> None:
             raise FieldError("keys", "type-error", message, f"use lower({key}), or COLLATE UTF8_BINARY")
 
 
-def check_window(window: WindowConfig, view: View) -> None:
+def check_window(window: EventTimeConfig, view: View) -> None:
     """Raises FieldError for what only the columns show."""
     check_simple_keys(window.keys, view)
     schema = view.frame.schema_of(view)
@@ -306,11 +257,11 @@ def state_session(spark: SparkSession) -> SparkSession:
     return session
 
 
-def link_schema(window: WindowConfig, handed: Mapping[str, DataType], spark: SparkSession) -> StructType:
+def link_schema(window: EventTimeConfig, handed: Mapping[str, DataType], spark: SparkSession) -> StructType:
     """The rows in the log between the two parts, as JSON; `handed`: the columns `WindowInput` gives."""
     fields = [StructField(START, LongType()), StructField(CLOSED, LongType())]
     fields += [StructField(name, handed[name]) for name in window.keys]
-    return StructType(fields + handed_fields(aggregates_of(spark, window.aggregates), handed))
+    return StructType(fields + handed_fields(aggregates_of(spark, window.values), handed))
 
 
 def measures_of(
@@ -325,21 +276,11 @@ def measures_of(
 def merged(window: WindowConfig, name: str, rows: DataFrame) -> DataFrame:
     """The results, from rows with the columns of `link_schema`: `__id`, window, keys and aggregates.
 
-    Of a stream they come when Spark's watermark has passed the end of a window. Spark takes the lower of two:
-    of the latest mark, and of the latest end of a window, which is never before the mark. So it is the mark.
+    Of a stream they come when Spark's watermark has passed the end of a window.
     """
     spark = rows.sparkSession
     aggregates = aggregates_of(spark, window.aggregates)
-    end = F.timestamp_micros(F.coalesce(F.col(START) + F.lit(window.panes.size), F.col(CLOSED)))
-    # One condition with the watermark's column in it: Spark moves others to where marks would not be seen.
-    is_row = F.when(F.col(START).isNotNull(), F.col(WINDOW_END)).isNotNull()
-    marked = (
-        rows.withColumn(WINDOW_END, end)
-        .withColumn(CLOSED, F.timestamp_micros(CLOSED))
-        .withWatermark(CLOSED, "0 seconds")
-        .withWatermark(WINDOW_END, "0 seconds")
-        .where(is_row)
-    )
+    marked = marked_rows(rows, window.panes.size)
     schema = {field.name: field.dataType for field in rows.schema}
     kept_values = [value for aggregate in aggregates for value in kept(aggregate, schema)]
     # Spark wants an aggregate in every aggregation.
@@ -352,6 +293,24 @@ def merged(window: WindowConfig, name: str, rows: DataFrame) -> DataFrame:
         WINDOW_END,
         *window.keys,
         *(aggregate.finish(spark).alias(aggregate.name) for aggregate in aggregates),
+    )
+
+
+def marked_rows(rows: DataFrame, size: int) -> DataFrame:
+    """Rows with their end, `size` after their start, and with the watermark that the marks among them say.
+
+    Spark takes the lower of two: of the latest mark, and of the latest end of a row, which is never before
+    the mark. So it is the mark.
+    """
+    end = F.timestamp_micros(F.coalesce(F.col(START) + F.lit(size), F.col(CLOSED)))
+    # One condition with the watermark's column in it: Spark moves others to where marks would not be seen.
+    is_row = F.when(F.col(START).isNotNull(), F.col(WINDOW_END)).isNotNull()
+    return (
+        rows.withColumn(WINDOW_END, end)
+        .withColumn(CLOSED, F.timestamp_micros(CLOSED))
+        .withWatermark(CLOSED, "0 seconds")
+        .withWatermark(WINDOW_END, "0 seconds")
+        .where(is_row)
     )
 
 

@@ -1,0 +1,1 @@
+"""`burst`: many events of a key in a short time are found as they come."""
