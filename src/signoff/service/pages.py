@@ -40,7 +40,7 @@ _SWEPT_S = 10.0
 class TokenGuard(Guard):
     """Sessions of holders of tokens."""
 
-    hint = "A token of the service, as its API takes it. What it may do, you may do here."
+    hint = "A token of the service. One that may view looks; one that may operate also replays and drops."
 
     def __init__(self, tokens: Tokens, cookie: str) -> None:
         super().__init__("", cookie)
