@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -123,8 +124,11 @@ def test_a_run_that_is_killed_is_started_again_and_a_stopped_one_stays_stopped(
     service: Served, tmp_path: Path
 ) -> None:
     feed = Feed(tmp_path / "one")
-    service.put("one", pipeline("one", feed.directory))
+    service.ask("PUT", "/v1/secrets/form", json={"value": "jsonl"})
+    out = {"type": "files", "input": "parsed", "path": f"{feed.directory}/out", "format": "${secret:form}"}
+    service.put("one", pipeline("one", feed.directory, sinks={"out": out}))
     first = service.wait_for("one", state="running")["pid"]
+    assert not any("jsonl" in each for each in psutil.Process(first).environ().values())
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: service.show("one")["pid"] not in (None, first))
     service.wait_for("one", state="running")
