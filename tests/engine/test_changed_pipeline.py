@@ -429,3 +429,12 @@ def test_what_was_handed_on_over_a_link_that_is_gone_can_be_given_up(left: Any) 
         said = {outcome.reason for outcome in ledger.exceptions("incoming", 0, 3)}
     assert said == {UNANSWERED.format("out")}
     assert gone(graph).as_dict() == {}
+
+
+def test_a_new_sink_that_was_not_asked_at_once_lacks_no_rows_that_never_come_to_it(changing: Any) -> None:
+    pipeline = changing(3)
+    left = [(0, ""), (1, "")]
+    pipeline.run(["a"], signed("a", 2), down("a", *left))
+    pipeline.run(["a", "new"], down("a", *left), held("new", 0), ask=["a"])
+    known = pipeline.run(["a", "new"], signed("new", 0), came("new", (0, "")), ask=["new"])
+    assert known.sinks["new"].done and pipeline.letters == []

@@ -359,7 +359,9 @@ class BatchRunner:
         held, waiting = came_to([who], mine), waiting_for(results, self.steps, who)
         named = note_split(RowRef(n, child) for n, some in came_names(mine).items() for child in some)
         verdict.owed |= held | waiting
-        behind = state.held_back(WAITS, time.time(), held, named)
+        coming = state.filtered(lambda row: row.sequence in held or row.sequence in waiting)
+        assert isinstance(coming, Untried)
+        behind = coming.held_back(WAITS, time.time(), held, named)
         verdict.sinks[who] = behind if held | waiting else Done()
 
     def _taken_over(self, known: BatchState, results: Sequence[TaskReport]) -> BitMap64:
