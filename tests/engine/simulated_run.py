@@ -37,6 +37,7 @@ from signoff.engine.batch.backlog import Backlog
 from signoff.engine.batch.interrupts import Interrupts
 from signoff.engine.batch.letters import LetterStore
 from signoff.engine.batch.passes import Passes
+from signoff.engine.batch.publishing import settle_places
 from signoff.engine.batch.runner import BatchRunner
 from signoff.engine.batch.stage_counts import StageCounts
 from signoff.engine.delivery import sink_pass as delivery
@@ -604,7 +605,7 @@ class Machine:
             sink.prepare()
         for query in self.queries.values():
             query.log_directory.mkdir(parents=True, exist_ok=True)
-            query.runner.settle_places()
+            settle_places(self.ledger, query.source, query.runner.sinks)
             query.parking.resume()
         self.restart_intakes()
 

@@ -15,12 +15,14 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from pyspark.sql import SparkSession
 
 from signoff.engine.batch.interrupts import GaveUp, Interrupts
+from signoff.engine.batch.publishing import settle_places
 from signoff.engine.feedback.links import LinkFeedback, build_link_feedback
 from signoff.engine.feedback.results import ResultsFeedback, build_result_feedback
 from signoff.engine.full_disk import Room
@@ -128,8 +130,9 @@ class Engine:
                 if not self.graph.acknowledges(name):
                     self.ledger.tells_nobody(name)
         self._prepare_sinks()
-        for query in self.queries.values():
-            self.room.wait_for(query.runner.settle_places, self.control)
+        for name, query in self.queries.items():
+            settle = partial(settle_places, self.ledger, name, query.runner.sinks)
+            self.room.wait_for(settle, self.control)
         self._name_orphans()
         self._name_newcomers()
         try:

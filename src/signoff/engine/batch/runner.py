@@ -33,6 +33,7 @@ from signoff.engine.batch.missing_rows import (
     stood_for,
 )
 from signoff.engine.batch.passes import Passes, Work
+from signoff.engine.batch.publishing import numbers_of_sinks, numbers_of_waits
 from signoff.engine.batch.stage_counts import StageCounts
 from signoff.engine.batch.step_retries import (
     Wanted,
@@ -110,12 +111,6 @@ class BatchRunner:
         self.sinks, self.steps, self.windows = passes.sinks, passes.steps, passes.windows
         self.waits = Waits(passes.state, passes.sinks, passes.steps, passes.control)
 
-    def settle_places(self) -> None:
-        """At the start of a run: sinks that publish batches may have other names, or the places of others."""
-        places = {name: entry.place for name, entry in self.sinks.items() if entry.place}
-        for old, new in self.ledger.settle_places(self.source, places).items():
-            logger.info('sink "%s" is called "%s" now, at the same place: it goes on as that', old, new)
-
     def open(self, batch: BatchRef) -> BatchState:
         """Begin a batch, or find it as an earlier run left it."""
         # Before anybody can see that its events are taken: a mark that moved in between would make them late.
@@ -179,9 +174,7 @@ class BatchRunner:
         with_errors = untried or not all(state.tried for state in asked.values())
         held = {name for name, state in known.sinks.items() if name not in asked and not state.tried}
         known_here = frozenset(held & self.sinks.keys())
-        numbers = self._numbers(
-            known, {name: name for name in asked if self._is_numbered(name, known, asked)}
-        )
+        numbers = numbers_of_sinks(self.sinks, known, asked)
         work = Work(batch, asked, known_here, with_errors, carried=self._carried(batch), published_as=numbers)
         nobody = not (asked or work.held or with_errors)
         results, wanted = [] if nobody else self.passes.results(work), Wanted(asked)
@@ -217,7 +210,7 @@ class BatchRunner:
         said, unknown = self._said_of(step, waits)
         to_ask = asked if unknown is None else _of_events(asked, unknown)
         by_sink, carried = {wait.sink: wait for wait in waits}, self._carried(batch)
-        numbers = self._numbers(known, by_sink)
+        numbers = numbers_of_waits(self.sinks, known, by_sink)
         work = Work(batch, to_ask, frozenset(), False, step, carried=carried, published_as=numbers)
         wanted = Wanted(asked, self.passes.way_through(step))
         results = on_the_way(step, said + (self.passes.results(work) if to_ask else []), self.steps)
@@ -286,15 +279,6 @@ class BatchRunner:
     @property
     def _atomic(self) -> set[str]:
         return {name for name, entry in self.sinks.items() if entry.sink.atomic}
-
-    def _is_numbered(self, name: str, known: BatchState, asked: Mapping[str, SinkState]) -> bool:
-        """Whether a sink is asked for rows by name; or came into the pipeline when the batch was begun: what
-        another one has published there is not to be replaced."""
-        return not asked[name].wants_all or (name in known.published_as and self.sinks[name].sink.takes_back)
-
-    def _numbers(self, known: BatchState, named: Mapping[str, Debtor]) -> dict[str, int]:
-        """Under which numbers sinks publish what they are asked for by name; `named`: for whom, by sink."""
-        return {sink: known.published_as[who] for sink, who in named.items() if sink in self._atomic}
 
     def _judge(
         self, work: Work, known: BatchState, asked: Mapping[str, SinkState], results: list[TaskReport]
