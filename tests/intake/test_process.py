@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import random
 import shutil
 import sqlite3
 import subprocess
@@ -271,3 +273,33 @@ def test_the_registry_stays_small_when_files_go(tmp_path: Path, folder: Path) ->
     registry = sqlite3.connect(tmp_path / "state" / "intake" / "incoming" / "files.db")
     assert registry.execute("SELECT count(*) FROM files").fetchone() == (0,)
     registry.close()
+
+
+@pytest.mark.parametrize("name", ["plain", "packed"])
+def test_while_it_reads_a_run_with_an_end_says_about_how_many_events_there_will_be(
+    tmp_path: Path, folder: Path, name: str
+) -> None:
+    """Also of a file that is compressed. Its log is too small for all of them, so it waits in the middle."""
+    lines = write_lines(folder, files=20, lines=5000)
+    noise = random.Random(1)
+    for path in folder.iterdir():
+        rows = path.read_bytes().split(b"\n")[:-1]
+        rows = [row[:-60] + noise.randbytes(30).hex().encode() for row in rows]
+        path.write_bytes(b"\n".join(rows) + b"\n")
+        if name == "packed":
+            path.with_suffix(".jsonl.gz").write_bytes(gzip.compress(path.read_bytes(), 1))
+            path.unlink()
+    config = files_config(path="in/*", log=LogSettings(segment_bytes=MIB, max_bytes=6 * MIB))
+    with IntakeProcess(tmp_path, config, once=True) as intake:
+        held = intake.wait_for_state("held")
+        assert held.expected is not None and 0 < held.next_sequence < len(lines)
+        assert abs(held.expected - len(lines)) < 0.1 * len(lines)
+        settle(tmp_path, 0, held.durable_sequence)
+        trim(tmp_path / "state" / "log" / "incoming", held.durable_sequence)
+        intake.kill()
+    roomy = files_config(path="in/*")
+    with IntakeProcess(tmp_path, roomy, once=True) as intake:
+        ended = intake.wait_for_state("ended")
+        assert ended.next_sequence == len(lines) and ended.expected is None
+    with IntakeProcess(tmp_path, roomy) as intake:
+        assert intake.wait_for_state("receiving").expected is None, "more may come"

@@ -12,6 +12,7 @@ import random
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -1263,6 +1264,54 @@ def test_a_look_at_many_kept_files_goes_on_in_steps_and_rests(tmp_path: Path, fo
     assert search.looked_at - before == 500
     assert search.look_at > time.monotonic() + 0.5 * 4 * search._spent
     source.close()
+
+
+# Progress
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.jsonl.gz", "a.csv.zst", "a.parquet"])
+def test_progress_is_the_share_of_the_bytes_on_disk_that_were_read(
+    tmp_path: Path, folder: Path, name: str
+) -> None:
+    noise = random.Random(1)
+    rows = [{"n": str(n), "text": noise.randbytes(200).hex()} for n in range(1000)]
+    for count in range(4):
+        write(folder / f"{count}{name}", rows)
+    total = sum(path.stat().st_size for path in folder.iterdir())
+    source = opened(tmp_path)
+    assert source.progress() is None, "nothing was looked at yet"
+    shares, events = [], 0
+    with suppress(EndOfSource):
+        while True:
+            batch = source.receive(250, 1)
+            events += 0 if batch is None else len(batch)
+            done, known = source.progress() or (0, 0)
+            assert known == total
+            shares.append((events / 4000, done / known))
+    assert len(shares) >= 16
+    ahead = 0.25 if name == "a.csv.zst" else 0.06  # of a small file all is unpacked at once
+    assert all(abs(of_events - of_bytes) < ahead for of_events, of_bytes in shares), shares
+    assert source.progress() == (total, total)
+    source.close()
+
+
+def test_progress_counts_what_is_left_after_a_restart_and_files_that_are_gone(
+    tmp_path: Path, folder: Path
+) -> None:
+    for number in range(4):
+        (folder / f"{number}").write_text(lines(100, "a"))
+        os.utime(folder / f"{number}", (1000 + number, 1000 + number))
+    source = opened(tmp_path)
+    first = receive(source, 150, max_events=50)
+    assert source.progress() == (1650, 4400)
+    source.close()
+    (folder / "3").unlink()
+    source = opened(tmp_path, resume_after(first))
+    rest = drain(source)
+    assert sum(map(len, rest)) == 150
+    assert source.progress() == (1650, 1650)
+    source.close()
+    assert opened(tmp_path, once=False).progress() is None, "it has no end"
 
 
 @pytest.mark.parametrize("step", [3600, -3600])

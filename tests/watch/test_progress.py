@@ -73,6 +73,21 @@ def test_a_known_end_has_a_bar_with_the_time_left() -> None:
     assert "100 %" in drawn(flowing(0, 10, 10, expected=10))
 
 
+def test_an_end_that_is_about_known_has_a_bar_too_and_fits_80_columns() -> None:
+    def read(at: float, settled: int) -> Moment:
+        account = Account(received=80_000_000, delivered=settled, in_flight=80_000_000 - settled)
+        source = SourceMoment(account, 0, "receiving", 123_456_789, estimated=True)
+        return moment(at, sources={"incoming": source})
+
+    shown = drawn(read(0, 12_000_000), read(4, 12_345_678))
+    (line,) = (line for line in shown.splitlines() if "left" in line)
+    assert len(line) <= 80
+    assert "9 %" in line and "12.3 M of about 123.5 M" in line and "86,420/s" in line and "min left" in line
+    slow = drawn(read(0, 12_000_000), read(4, 12_000_008))
+    (line,) = (line for line in slow.splitlines() if "left" in line)
+    assert len(line) <= 80 and "12.0 M of about 123.5 M" in line and "2/s" in line
+
+
 def test_everything_is_readable_at_80_columns() -> None:
     account = Account(
         received=123_456_789,

@@ -84,6 +84,7 @@ class Intake:
         """Batches (first sequence, count, time of receipt) the source has not been told to be logged."""
         self._untold: deque[Settlement] = deque()
         self._told_upto = 0
+        self._began = log.next_sequence
         self._expire_at = 0.0
         self._holding = Holding(status.source, logger)
         self._settle_times = SettleTimes()
@@ -299,12 +300,22 @@ class Intake:
                 next_sequence=log.next_sequence,
                 durable_sequence=log.durable_sequence,
                 settled_sequence=self._told_upto,
+                expected=self._expected(),
                 settled_after=tuple(self._settle_times.counts),
                 settled_seconds=self._settle_times.seconds,
                 drained=done and self._told_upto >= log.next_sequence and self._source.drained(),
             ),
             last_word=last_word,
         )
+
+    def _expected(self) -> int | None:
+        """As many events for each byte as so far; unknown before the first one, and after the last byte, when
+        what was read ahead is still to become events."""
+        progress, waiting = self._source.progress(), self._waiting.num_rows if self._waiting else 0
+        count = self._log.next_sequence + waiting - self._began
+        if progress is None or not count or not 0 < progress[0] < progress[1]:
+            return None
+        return self._began + count * progress[1] // progress[0]
 
 
 def _say_expired(source: str, expired: Mapping[int, str]) -> None:

@@ -42,6 +42,8 @@ class Status:
     """All events below are fsynced."""
     settled_sequence: int = 0
     """All events below are settled and the source was told."""
+    expected: int | None = None
+    """About how many events there will be in all, going by how much of its input the source has read."""
     settled_after: Sequence[int] = ()
     """Events by how long it took from receipt until the source was told: a number for each bucket of
     `settle_times`."""

@@ -38,6 +38,8 @@ class SourceMoment:
     """What its intake says of itself."""
     expected: int | None = None
     """How many events there will be in all, where that is known."""
+    estimated: bool = False
+    """By how much of its input the source has read."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,11 @@ class Moment:
         """How many events there will be in all; None while a source may bring any number."""
         found = [source.expected for source in self.sources.values()]
         return None if not found or None in found else sum(number or 0 for number in found)
+
+    @property
+    def estimated(self) -> bool:
+        """Whether `expected` is only about right."""
+        return any(source.estimated for source in self.sources.values())
 
 
 class Rates:
@@ -142,7 +149,10 @@ def _sources(run: Run) -> dict[str, SourceMoment]:
         ended = status is not None and status.state in ("ended", "stopped")
         count = getattr(run.graph.nodes[name].config, "count", None)
         expected = account.received if ended else count if isinstance(count, int) else None
-        found[name] = SourceMoment(account, books.owed, said, expected)
+        estimated = expected is None and status is not None and status.expected is not None
+        if estimated and status is not None:
+            expected = max(status.expected or 0, account.received)
+        found[name] = SourceMoment(account, books.owed, said, expected, estimated)
     return found
 
 

@@ -124,6 +124,11 @@ class Source(ABC):
         """Keep the connection alive. Called every few milliseconds while `receive` is not: the source is
         held back, has ended or is stopped. Must not block."""
 
+    def progress(self) -> tuple[int, int] | None:
+        """How much of what this process is to read was read, and all of that, in bytes or whatever the
+        source knows; None where there is no end, or it is not known. May be asked at any moment, often."""
+        return None
+
     def trouble(self) -> str:
         """Why nothing can be received or told at the moment, for the status; '' when all is well."""
         return ""

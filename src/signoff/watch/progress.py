@@ -113,7 +113,7 @@ def sentence(moment: Moment) -> str:
 def picture(moment: Moment, rates: Rates, width: int = 80) -> RenderableType:
     """The whole picture for a terminal."""
     parts: list[RenderableType] = [cut(f"{moment.name}: {sentence(moment)}", "bold")]
-    if (bar := _bar(moment, rates)) is not None:
+    if (bar := _bar(moment, rates, width)) is not None:
         parts.append(bar)
     parts.append(_sources(moment, rates, width))
     for name, source in moment.sources.items():
@@ -122,22 +122,25 @@ def picture(moment: Moment, rates: Rates, width: int = 80) -> RenderableType:
     return Group(*parts, _sinks(moment, width))
 
 
-def _bar(moment: Moment, rates: Rates) -> RenderableType | None:
-    """How far it has come, where the end is known."""
+def _bar(moment: Moment, rates: Rates, width: int) -> RenderableType | None:
+    """How far it has come, where the end is known, or about known. A number is never cut off, the bar is."""
     total = moment.expected
     if not total or moment.phase == "starting":
         return None
-    grid = Table.grid(padding=(0, 1))
     left = ""
     if moment.settled < total and rates.settled > 0:
         left = f"{duration((total - moment.settled) / rates.settled)} left"
-    grid.add_row(
-        ProgressBar(total=total, completed=min(moment.settled, total), width=_BAR),
+    about = "about " if moment.estimated else ""
+    cells = [
         f"{100 * moment.settled // total} %",
-        f"{moment.settled:,} of {total:,}",
+        f"{number(moment.settled)} of {about}{number(total)}",
         f"{rates.settled:,.0f}/s",
         left,
-    )
+    ]
+    room = width - sum(len(cell) + 1 for cell in cells) - 1
+    grid = Table.grid(padding=(0, 1))
+    completed = min(moment.settled, total)
+    grid.add_row(ProgressBar(total=total, completed=completed, width=max(1, min(_BAR, room))), *cells)
     return grid
 
 

@@ -38,6 +38,8 @@ class ParquetReader(Reader):
         self.position = position
         self._steps = self._read_all()
         self._left: pa.RecordBatch | None = None
+        self._rows = 0
+        """In all, once that is known."""
 
     def read(self, max_events: int) -> Piece | None:
         batch = self._left
@@ -63,6 +65,7 @@ class ParquetReader(Reader):
             file = pq.ParquetFile(self._file, pre_buffer=False)
             groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
             counts = [int(group.num_rows) for group in groups]
+            self._rows = sum(counts)
             names = file.schema_arrow.names
             if any(count < 0 for count in counts):
                 raise pa.ArrowInvalid("a row group has a negative number of rows")
@@ -95,6 +98,9 @@ class ParquetReader(Reader):
     def _broken(self, reason: str, position: int) -> Piece:
         self.damaged, self.position = reason, position
         return piece([b""], [position], {0: reason})
+
+    def bytes_read(self, content: ContentFile, position: int) -> int:
+        return content.opened.size * position // self._rows if self._rows > 0 else 0
 
     def close(self) -> None:
         self._file.close()

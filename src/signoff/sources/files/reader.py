@@ -20,6 +20,8 @@ from signoff.sources.files.content import ContentFile
 Format = Literal["jsonl", "text", "csv", "parquet"]
 
 CHUNK_BYTES = 4 * 1024**2
+PACKED_BYTES = 256 * 1024
+"""Read ahead of a compressed file: little, or nobody could tell how much of it was read."""
 ROWS = 5_000
 """Most rows of one step: they are Python objects for a moment."""
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -53,11 +55,18 @@ class Reader(ABC):
     def close(self) -> None:
         """Let go of the file."""
 
+    def bytes_read(self, content: ContentFile, position: int) -> int:
+        """About how many bytes on disk, from the file's first on, hold the events up to this position."""
+        if not is_packed(content.path):
+            return position
+        return content.tell() * position // max(self.position, position, 1)  # of what is unpacked so far
+
 
 def open_stream(content: ContentFile, *, buffering: int = CHUNK_BYTES) -> BinaryIO:
     """The file's bytes, decompressed if its name says that they are compressed."""
-    stream = io.BufferedReader(_Stream(content), buffering)
-    if is_packed(content.path):
+    packed = is_packed(content.path)
+    stream = io.BufferedReader(_Stream(content), min(buffering, PACKED_BYTES) if packed else buffering)
+    if packed:
         unpacked = Unpacked(cast(BinaryIO, stream), content.path.suffix)
         return cast(BinaryIO, io.BufferedReader(unpacked, buffering))
     return cast(BinaryIO, stream)

@@ -126,6 +126,8 @@ class Found:
     expected: str | None = None
     refused: bool = False
     earlier: int = 0
+    size: int = 0
+    """Bytes on disk when it was found; may be another when it is read."""
 
 
 @dataclass(frozen=True, slots=True)

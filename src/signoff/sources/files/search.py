@@ -176,7 +176,8 @@ class FileSearch:
             if not known.has(stamp) or (believed and quiet >= stamp.size / COMPARED_BYTES_PER_S):
                 self._checks.append((known, believed))
         elif self._appendable(key) and self._may_have_grown(path, known):
-            found = Found(key, stamp.inode, known.size or 0, known.digest, known.refused, known.events)
+            found = Found(key, stamp.inode, known.size or 0, known.digest, known.refused, known.events,
+                          stamp.size)  # fmt: skip
             self._found.append((stamp.mtime_ns, found))
         else:
             self._add(key, stamp, known)
@@ -192,7 +193,7 @@ class FileSearch:
         kept = known is not None and not self._rules.takes_away and (known.size or 0) >= 0
         if known is not None and kept:
             warn_of_reading_anew(key, known.events)
-        self._found.append((stamp.mtime_ns, Found(key, stamp.inode)))
+        self._found.append((stamp.mtime_ns, Found(key, stamp.inode, size=stamp.size)))
 
     def _may_have_grown(self, path: str, known: Known) -> bool:
         """Whether it begins and ends as before; if so, all of it is compared when it is read on."""

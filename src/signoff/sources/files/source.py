@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict, deque
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -27,6 +28,7 @@ from signoff.durable import make_directory
 from signoff.errors import SourceError
 from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, SourceContext
 from signoff.sources.events import event_batch
+from signoff.sources.files.amount import Amount
 from signoff.sources.files.config import FilesConfig
 from signoff.sources.files.content import ContentFile
 from signoff.sources.files.formats import open_reader
@@ -84,10 +86,15 @@ class FilesSource(Source):
         self._reader: Reader | None = None
         self._position = 0
         """Of the last event that was handed out."""
+        self._began = 0
+        """How many bytes of the current file were read before: those do not count as progress."""
+        self._reached = 0
+        """Position of the last event of the current file."""
         self._hashes: OrderedDict[str, tuple[Hash, int, int]] = OrderedDict()
         """Of files that may grow: digest, of how many bytes, and how many of these were compared."""
         self._unreadable: dict[str, str] = {}
         self._looked = False
+        self._amount = Amount()
         self._saving_s = 0.0
         """How long it took to note something durably."""
         self._next_sequence = 0
@@ -108,6 +115,8 @@ class FilesSource(Source):
         for file in self._registry.files.values():
             if file.first_seq is None:
                 self._waiting.append(file)
+                with suppress(OSError):
+                    self._amount.found(file.path, (self._base / file.path).stat().st_size - file.begin)
             elif not file.done:
                 self._put_away.restore([file])
                 self._open.add(file)
@@ -160,6 +169,14 @@ class FilesSource(Source):
         return self._put_away.trouble or next(
             iter({**self._unreadable, **self._search.trouble()}.values()), ""
         )
+
+    def progress(self) -> tuple[int, int] | None:
+        if not self._once or not self._looked:
+            return None
+        count, current = 0, self._current
+        if current is not None and self._reader is not None and self._content is not None:
+            count = self._reader.bytes_read(self._content, self._reached) - self._began
+        return self._amount.read(None if current is None else current.path, count)
 
     def drained(self) -> bool:
         return not len(self._open) and not len(self._put_away)
@@ -214,7 +231,7 @@ class FilesSource(Source):
         if not len(piece):
             return None
         self._next_sequence += len(piece)
-        self._position = int(piece.positions[-1])
+        self._position = self._reached = int(piece.positions[-1])
         headers = {"file": shown(file.path)} if self._config.file_header else None
         return event_batch(piece, unit=file.unit, headers=headers)
 
@@ -230,6 +247,7 @@ class FilesSource(Source):
                 content = ContentFile(self._base / file.path)
             except FileNotFoundError:
                 self._registry.forget([file])  # gone before it was read
+                self._amount.done(file.path)
                 self._waiting.popleft()
                 continue
             except OSError as error:
@@ -242,6 +260,7 @@ class FilesSource(Source):
             file.looks(content.opened)
             self._current, self._content = file, content
             self._opening = self._how_to_begin(file, content)
+            self._began = self._reached = file.begin
             self._open.add(file)
             self._changed.append(file)
             return True
@@ -250,6 +269,7 @@ class FilesSource(Source):
     def _pass_over(self, file: Known, error: OSError) -> None:
         """One file that cannot be opened keeps no other from being read: the next look finds it again."""
         self._registry.forget([file])
+        self._amount.done(file.path)
         reason = (
             f"cannot read {shown(file.path)}: {error.strerror}; nothing of it was taken: "
             "make it readable or move it away, and reading continues"
@@ -285,6 +305,8 @@ class FilesSource(Source):
             ) from error
         self._current, self._content, self._position = file, content, position
         position = max(position, file.begin)
+        self._began, self._reached = position if self._config.can_grow(file.path) else 0, position
+        self._amount.found(file.path, content.opened.size - self._began)
         note = self._registry.noted(file.unit, position)
         if note is not None:
             self._opening = _Opening(position, note.hashed, note.digest, resumed=True)
@@ -351,6 +373,8 @@ class FilesSource(Source):
         self._changed.append(file)
 
     def _close_current(self) -> None:
+        if self._current is not None:
+            self._amount.done(self._current.path)
         if self._reader is not None:
             self._reader.close()
         if self._content is not None:
@@ -375,6 +399,8 @@ class FilesSource(Source):
         if found is not None:
             self._looked = True
             self._found.extend(found)
+            for one in found:
+                self._amount.found(one.path, one.size - one.begin)
             paths = {one.path for one in found}
             self._unreadable = {path: why for path, why in self._unreadable.items() if path in paths}
 
