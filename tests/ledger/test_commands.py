@@ -323,7 +323,7 @@ def test_replay_waits_for_what_it_was_asked_for_and_for_no_other_letter(
     waits.start()
     waits.join(30)
     in_vain = waits.is_alive()
-    letters.withdraw(letters.get("incoming/5"), handed=True)
+    letters.take_for_drop(letters.get("incoming/5"))
     waits.join()
     assert done[0].exit_code == 0 and letters.get("incoming/1")[0].status == "replayed"
     assert not in_vain, "it waited for another letter"

@@ -117,17 +117,31 @@ def test_letters_of_one_event_at_two_stages_are_two_batches(scene: Scene) -> Non
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_letters_taken_back_and_replayed_one_by_one_do_not_replace_each_other(
+def test_letters_of_a_pass_that_has_begun_are_not_taken_back_and_are_replayed_together(
     scene: Scene, when: str
 ) -> None:
-    letters = scene.store(["out"], 3)
-    scene.replay(letters, killed=when)
-    scene.letters.withdraw(letters)
-    assert {letter.batch for letter in scene.letters.list()} == {""}
+    letters = scene.store(["out"], 4)
+    scene.letters.request_replay(letters[3:])
+    assert scene.letters.withdraw(letters[3:]) == 1, "nothing has begun with it"
+    scene.replay(letters[:3], killed=when)
+    assert scene.letters.withdraw(letters) == 0
     for letter in letters:
         scene.replay([letter])
-    assert set(scene.written()) == {f"incoming/{n} of out" for n in range(3)}
-    assert scene.letters.count(statuses=("replayed",)) == 3
+    assert sorted(scene.written()) == [f"incoming/{n} of out" for n in range(4)], "each once"
+    assert scene.letters.count(statuses=("replayed",)) == 4
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_letter_taken_out_of_an_interrupted_pass_and_replayed_alone_takes_the_place_of_no_other(
+    scene: Scene, when: str
+) -> None:
+    """As a drop does that was killed before it had claimed the letter."""
+    letters = scene.store(["out"], 3)
+    scene.replay(letters, killed=when)
+    assert scene.letters.take_for_drop(letters[:1]) == 1
+    scene.run()
+    scene.replay(letters[:1])
+    assert sorted(scene.written()) == [f"incoming/{n} of out" for n in range(3)], "each once"
 
 
 def test_letters_left_of_a_batch_whose_others_are_closed_are_another_one(scene: Scene) -> None:
