@@ -15,8 +15,10 @@ from urllib.parse import quote, quote_plus
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from signoff.catalog import default
+from signoff.cli import app
 from signoff.engine.delivery.sink_pass import Pass
 from signoff.engine.spark.stack_traces import last_line
 from signoff.engine.spark.worker_errors import tell_spark
@@ -391,3 +393,30 @@ def test_a_token_with_nothing_behind_it_does_not_mean_that_everybody_may_come_in
     (problem,) = raised.value.problems
     assert (problem.code, problem.line) == ("bad-value", 5)
     assert 'source "s" field "token": it has no value' in problem.message
+
+
+@pytest.mark.parametrize(
+    "command", ["graph", "graph --mermaid", "config", "status --json", "audit --json", "sources list --json"]
+)
+def test_no_command_that_shows_a_pipeline_shows_what_its_references_stand_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Wherever they stand: in an address, in its parameters, in a path, in an expression."""
+    monkeypatch.setenv("PIPELINE_PASSWORD", "s3cret/Pa@ss")
+    (tmp_path / "pipeline.yaml").write_text(
+        """
+name: hidden
+sources:
+  incoming: {type: rabbitmq, url: "amqp://tester:${PIPELINE_PASSWORD}@localhost:1/", queues: [q]}
+  more: {type: files, path: "./in/${PIPELINE_PASSWORD}/*.jsonl"}
+transforms:
+  rows: {type: filter, inputs: [incoming, more], where: "payload != '${PIPELINE_PASSWORD}'"}
+sinks:
+  hook: {type: http, input: rows, url: "http://u:${PIPELINE_PASSWORD}@localhost/?api_key=${PIPELINE_PASSWORD}"}
+  table: {type: postgres, input: rows, url: "postgres://u:${PIPELINE_PASSWORD}@h/d", table: t}
+"""
+    )
+    shown = CliRunner().invoke(app, [*command.split(), str(tmp_path / "pipeline.yaml")])
+    assert shown.exit_code == 0, shown.output
+    assert "incoming" in shown.output
+    assert not any(part in shown.output for part in ("s3cret", "Pa@ss", "Pa%40ss"))
