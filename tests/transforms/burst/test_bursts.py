@@ -7,8 +7,10 @@ import random
 from collections.abc import Sequence
 
 import pytest
+from pydantic import ValidationError
 
 from signoff.transforms.burst.bursts import BurstChange, Kept, Rules
+from signoff.transforms.burst.step import BurstConfig
 
 HOUR = 60
 RULES = Rules(5, HOUR)
@@ -115,3 +117,19 @@ def test_any_order_within_the_lateness_and_any_batches_give_the_same_bursts(seed
     assert {first for first, *_ in due} <= {each.first for each in ended}
     if len(ended) == len(due):
         assert found(said) == due
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"keys": []}, "keys"),
+        ({"keys": ["state"]}, "as a column of the result"),
+        ({"count": 1}, "count"),
+        ({"within": "0s"}, "within"),
+        ({"acknowledge": "delivered"}, "acknowledge"),
+    ],
+)
+def test_a_burst_that_could_tell_of_nothing_is_refused(fields: dict[str, object], said: str) -> None:
+    given = {"input": "x", "keys": ["a"], "count": 5, "within": "1h", **fields}
+    with pytest.raises(ValidationError, match=said):
+        BurstConfig.model_validate(given)

@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 )
 
 from signoff.pipeline.durations import Duration
+from signoff.pipeline.model import Names
 from signoff.transforms.burst.bursts import Rules
 from signoff.transforms.contract import Step
 from signoff.transforms.frame import CHILD, RECEIVED_AT, SEQUENCE, View, begin_again
@@ -44,7 +45,10 @@ class BurstConfig(EventTimeConfig):
         "count: 5\nwithin: 1h\ntime: eventTime\nkeys: [stationId, sensorId]\nallowed_lateness: 15m\n"
     )
     type: Literal["burst"] = "burst"
-    count: Annotated[int, Field(ge=2)]
+    keys: Names = Field(min_length=1)
+    """Columns: events with the same values in all of them are counted together. They are columns of the
+    result."""
+    count: Annotated[int, Field(ge=2, le=10_000)]
     """So many events of a key that lie within `within` are a burst, or belong to one. A result with `state`
     `raised` comes as soon as they are there, whatever order they come in, and once for each burst."""
     within: Annotated[Duration, Field(ge=0.001)]
@@ -55,8 +59,6 @@ class BurstConfig(EventTimeConfig):
 
     @model_validator(mode="after")
     def _fits(self) -> BurstConfig:
-        if not self.keys:
-            raise ValueError('"keys" is missing: events with the same values in these columns are counted')
         if wrong := next((key for key in self.keys if key.lower() in _OF_BURSTS), None):
             raise ValueError(
                 f'a key is called "{wrong}", as a column of the result is; rename it with a select'
