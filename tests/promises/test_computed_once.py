@@ -147,6 +147,8 @@ def test_letters_whose_step_fails_in_every_second_computation_are_replayed_once(
     product.put("a.jsonl", [{"n": n, "calls": str(calls)} for n in range(EVENTS)])
     assert product.run_once().code == 0
     assert product.account() == books(delivered=EVENTS // 2, dead_lettered=EVENTS // 2)
+    running = product.start()  # without one the command would end the session that tests share
     assert product.command("dead-letters", "replay", str(product.file), "--all").code == 0
+    running.terminate()
     assert sorted(n for row in product.rows() for n in row["all"]) == list(range(EVENTS))
     assert product.dead_letters() == []
