@@ -24,7 +24,7 @@ from signoff.engine.batch.stage_counts import StageCounts
 from signoff.engine.delivery import sink_pass as delivery
 from signoff.engine.delivery.open_sinks import SinkEntry
 from signoff.engine.delivery.receipts import receipts_directory
-from signoff.engine.plan.compile import ErrorPlan, Plan, SinkDelivery, SinkPlan
+from signoff.engine.plan.plan import ErrorPlan, Plan, SinkDelivery, SinkPlan
 from signoff.engine.plan.retried_steps import RetriedStep
 from signoff.ledger import DeadLetters, Ledger
 from signoff.ledger.batch_state import BatchState

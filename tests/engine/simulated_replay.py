@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pyarrow as pa
 from pyspark.sql.types import StringType
 
-from signoff.engine.plan.compile import ErrorPlan, Plan, SinkPlan
+from signoff.engine.plan.plan import ErrorPlan, Plan, SinkPlan
 from signoff.engine.plan.task_report import ReportKind
 from signoff.engine.replay import replayer
 from signoff.engine.replay.replayer import Replayer

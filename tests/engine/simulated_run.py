@@ -45,8 +45,8 @@ from signoff.engine.delivery.open_sinks import SinkEntry
 from signoff.engine.feedback import links
 from signoff.engine.feedback.links import LinkFeedback, build_link_feedback
 from signoff.engine.plan import duplicates
-from signoff.engine.plan.compile import ErrorPlan, Plan, SinkDelivery, SinkPlan
 from signoff.engine.plan.duplicates import Duplicates, repeats_in
+from signoff.engine.plan.plan import ErrorPlan, Plan, SinkDelivery, SinkPlan
 from signoff.engine.plan.retried_steps import retried_steps
 from signoff.engine.query.base import stage_policies
 from signoff.engine.replay.batch import is_of_letters

@@ -23,7 +23,7 @@ from signoff.engine.batch.runner import BatchRunner
 from signoff.engine.batch.stage_counts import StageCounts
 from signoff.engine.delivery.open_sinks import SinkEntry
 from signoff.engine.delivery.sink_pass import Pass, SinkTask
-from signoff.engine.plan.compile import SinkDelivery
+from signoff.engine.plan.plan import SinkDelivery
 from signoff.engine.plan.task_report import ReportKind, TaskReport, from_table, pack_rows
 from signoff.engine.replay.batch import new_replay, replay_name
 from signoff.engine.state_dir.removed_nodes import UNANSWERED, RemovedNodes, give_up_handed, what_is_gone

@@ -15,8 +15,8 @@ from pyroaring import BitMap64
 from signoff.engine.batch.letters import to_store
 from signoff.engine.batch.verdict import Round, ask_for_new_rows, judge
 from signoff.engine.delivery.sink_pass import Pass, SinkTask
-from signoff.engine.plan.compile import ErrorPlan, SinkDelivery
 from signoff.engine.plan.lineage import Lineage
+from signoff.engine.plan.plan import ErrorPlan, SinkDelivery
 from signoff.engine.plan.task_report import ReportKind, TaskReport, from_table
 from signoff.errors import TransientError
 from signoff.ledger import Ledger, Outcome, RowOutcome, RowRef

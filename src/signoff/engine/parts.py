@@ -10,9 +10,10 @@ from pyspark.sql.types import DataType
 from signoff.engine.batch.interrupts import Interrupts
 from signoff.engine.delivery.open_sinks import build_sinks, run_of
 from signoff.engine.full_disk import Room
-from signoff.engine.plan.compile import Plan, compile_source
+from signoff.engine.plan.compile import compile_source
 from signoff.engine.plan.duplicates import Duplicates, repeats_in
 from signoff.engine.plan.kept_rows import remove_kept_rows
+from signoff.engine.plan.plan import Plan
 from signoff.engine.query.base import Shared
 from signoff.engine.split.boundaries import Boundary
 from signoff.engine.split.division import Division, divide

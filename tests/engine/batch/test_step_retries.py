@@ -12,8 +12,8 @@ from pyroaring import BitMap64
 
 from signoff.engine.batch.step_retries import Wanted, add_waits, on_the_way, relevant, take_over
 from signoff.engine.batch.verdict import Round, judge
-from signoff.engine.plan.compile import ErrorPlan, Plan
 from signoff.engine.plan.lineage import made_from
+from signoff.engine.plan.plan import ErrorPlan, Plan
 from signoff.engine.plan.retried_steps import RetriedStep
 from signoff.engine.plan.task_report import ReportKind, TaskReport, pack_rows
 from signoff.ledger.batch_state import BatchState, Done, OwesRows, SinkState, Untried, Wait

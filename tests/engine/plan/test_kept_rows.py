@@ -17,8 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from signoff.builder import Pipeline
 from signoff.engine.parts import no_events
-from signoff.engine.plan.compile import Plan, compile_source
+from signoff.engine.plan.compile import compile_source
 from signoff.engine.plan.kept_rows import KeptRows, remove_kept_rows
+from signoff.engine.plan.plan import Plan
 from signoff.engine.spark_check import check
 from signoff.pipeline.graph import Graph
 

@@ -25,9 +25,9 @@ from signoff.engine.delivery.open_sinks import SinkEntry, says_rows, sink_task
 from signoff.engine.delivery.prepared_pass import PreparedPass
 from signoff.engine.delivery.receipts import receipts_directory, valid_receipts
 from signoff.engine.delivery.sink_pass import Carried, Pass, SinkTask, Span
-from signoff.engine.plan.compile import Plan
 from signoff.engine.plan.drop_counters import ended
 from signoff.engine.plan.failure_reasons import explained, unexplained
+from signoff.engine.plan.plan import Plan
 from signoff.engine.plan.retried_steps import RetriedStep
 from signoff.engine.plan.task_report import RESULT_DDL, TaskReport, from_table
 from signoff.engine.spark.stack_traces import last_line

@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 
 from signoff.engine.delivery.sink_pass import SinkTask, Span
-from signoff.engine.plan.compile import Plan
 from signoff.engine.plan.fingerprint import form_of
+from signoff.engine.plan.plan import Plan
 from signoff.installed_types import build
 from signoff.ledger.batch_state import OwesAll, SinkState
 from signoff.ledger.ledger import Ledger

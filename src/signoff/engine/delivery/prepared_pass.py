@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame
 
 from signoff.engine.delivery.receipts import receipts_directory
 from signoff.engine.delivery.sink_pass import Carried, Pass, SinkTask
-from signoff.engine.plan.compile import ErrorPlan, Plan
 from signoff.engine.plan.drop_counters import ended
+from signoff.engine.plan.plan import ErrorPlan, Plan
 from signoff.engine.plan.task_report import RESULT_DDL
 from signoff.log.spark import RangeReader, told_range
 from signoff.sinks.contract import BatchRef

@@ -24,8 +24,8 @@ from pyspark import TaskContext
 
 from signoff.engine.delivery.order import KeyOrder
 from signoff.engine.delivery.receipts import Receipt, read_receipts, write_receipt
-from signoff.engine.plan.compile import ErrorPlan, SinkDelivery
 from signoff.engine.plan.lineage import Lineage, Numbers, joined, made_from
+from signoff.engine.plan.plan import ErrorPlan, SinkDelivery
 from signoff.engine.plan.task_report import RESULT_SCHEMA, ReportKind, TaskReport, pack_rows, to_batch
 from signoff.errors import PermanentError, SinkError, TransientError
 from signoff.ledger.sequences import from_numpy, to_bytes

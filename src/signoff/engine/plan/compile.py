@@ -11,20 +11,18 @@ event that appears nowhere in a finished batch was dropped. How many ended where
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import reduce
 from pathlib import Path
 
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import DataType
 
 from signoff.engine.plan.drop_counters import observed
 from signoff.engine.plan.duplicates import decide_repeats
 from signoff.engine.plan.kept_rows import KeptRows
+from signoff.engine.plan.plan import ErrorPlan, Plan, SinkDelivery, SinkPlan
 from signoff.engine.plan.step_errors import (
     analysis,
     check_kept,
@@ -44,7 +42,6 @@ from signoff.transforms.frame import (
     IDENTITY,
     OTHERS,
     SEQUENCE,
-    DescribeError,
     ErrorColumn,
     Frame,
     MergeConflict,
@@ -62,75 +59,6 @@ _BARRIER = "__barrier"
 
 RowName = tuple[int, str]
 """A row by its sequence and child."""
-
-
-@dataclass(frozen=True)
-class SinkDelivery:
-    """Rows of the plan that go to a sink: those where `alive` is true, with these columns."""
-
-    alive: str
-    columns: tuple[tuple[str, str | None], ...]
-    """The sink's column names, and the plan's columns that hold them (None: null in this input)."""
-    suffix: str
-    """Appended to the rows' ids when several inputs of one source meet at the sink."""
-    passed: frozenset[str] = frozenset()
-    """The nodes in front of the sink that these rows may have come through."""
-    input: str | None = None
-    """The input the rows come by, where the sink wants to know."""
-    identity: str | None = None
-    """The plan's column with the ids that the source's events came with; None: they are its own."""
-
-
-@dataclass(frozen=True)
-class SinkPlan:
-    """What one sink gets from one source."""
-
-    name: str
-    deliveries: tuple[SinkDelivery, ...]
-    schema: Mapping[str, DataType]
-
-
-@dataclass(frozen=True)
-class ErrorPlan:
-    column: str
-    stage: str
-    policy: OnFailure
-    describe: DescribeError | None
-    answers: bool = False
-    """The column is read with `transforms.row_results`, and may hold another thing next time."""
-    changeable: bool = False
-    """It, or a step in front of it, answers: it may fail in any pass, for rows that did not come so far."""
-    kind: ReportKind | None = None
-    """Where it is no error: what a text in the column means."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The compiled plan of one source."""
-
-    df: DataFrame
-    sinks: Mapping[str, SinkPlan]
-    errors: tuple[ErrorPlan, ...]
-    shuffled: bool
-    """Rows of one origin may be spread over partitions (see `engine.delivery.receipts`)."""
-    unites: bool = False
-    """A row may have several origins."""
-    attempts: Mapping[str, Sequence[Attempt]] = field(default_factory=dict)
-    """What may fail of the expressions of each step, by its name; see `engine.plan.failure_reasons`."""
-    kept: KeptRows | None = None
-    """Rows that must be computed before those of the plan can be read."""
-    read_kept: frozenset[str] = frozenset()
-    """The steps with `attempts` over rows that are kept."""
-
-    @contextmanager
-    def ready(self) -> Iterator[None]:
-        """Jobs over the plan's rows belong in here."""
-        with nullcontext() if self.kept is None else self.kept.computed():
-            yield
-
-    def reported_errors(self, *, all_steps: bool) -> tuple[ErrorPlan, ...]:
-        """The errors a pass reports. Most steps fail on the same rows each time, and need to say so once."""
-        return self.errors if all_steps else tuple(error for error in self.errors if error.changeable)
 
 
 def compile_source(

@@ -29,9 +29,10 @@ from signoff.engine.batch.runner import BatchRunner
 from signoff.engine.batch.stage_counts import StageCounts
 from signoff.engine.batch.verdict import no_match
 from signoff.engine.delivery.open_sinks import SinkEntry
-from signoff.engine.plan.compile import Plan, compile_source
+from signoff.engine.plan.compile import compile_source
 from signoff.engine.plan.duplicates import Duplicates
 from signoff.engine.plan.kept_rows import KeptRows
+from signoff.engine.plan.plan import Plan
 from signoff.engine.plan.retried_steps import retried_steps
 from signoff.engine.spark.failed_tasks import TaskWatch
 from signoff.engine.spark.stack_traces import last_line

@@ -21,9 +21,10 @@ from signoff.engine.delivery.link_writers import claim_links
 from signoff.engine.delivery.open_sinks import sink_task
 from signoff.engine.delivery.sink_pass import Pass
 from signoff.engine.parts import build_parts
-from signoff.engine.plan.compile import Plan, compile_source
+from signoff.engine.plan.compile import compile_source
 from signoff.engine.plan.failure_reasons import explained
 from signoff.engine.plan.kept_rows import KeptRows
+from signoff.engine.plan.plan import Plan
 from signoff.engine.plan.task_report import RESULT_DDL, ReportKind, TaskReport, from_table
 from signoff.engine.query.base import Shared, stage_policies, uniting_steps, windows_at
 from signoff.engine.replay.batch import new_replay, replay_name, replay_ref

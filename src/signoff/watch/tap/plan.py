@@ -14,7 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from signoff.engine.delivery.sink_pass import described
 from signoff.engine.parts import no_events
-from signoff.engine.plan.compile import ErrorPlan, Plan, compile_source
+from signoff.engine.plan.compile import compile_source
+from signoff.engine.plan.plan import ErrorPlan, Plan
 from signoff.engine.plan.task_report import ReportKind
 from signoff.engine.spark.stack_traces import last_line
 from signoff.errors import EngineError, PipelineError, Problem
