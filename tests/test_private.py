@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from signoff.engine.spark.shared_disk import SharedDisk
+from signoff.engine.spark.disk_marks import SharedDisk
 from signoff.ledger import DeadLetters, Ledger, RunLock
 from signoff.log import LogWriter, exclude
 from signoff.log.event_schema import EVENT_SCHEMA

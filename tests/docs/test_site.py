@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+_BLOCK = re.compile(r"^(```+).*?^\1$", re.MULTILINE | re.DOTALL)
 _LOADED = re.compile(
     r'<(?:script|img|iframe)[^>]+src="(?:https?:)?//|<link[^>]+rel="?(?:stylesheet|preconnect)[^>]+href="(?:https?:)?//'
 )
@@ -41,3 +42,7 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_other_hosts(
     pages = list((tmp_path / "site").rglob("*.html"))
     assert {"index.html", "architecture.html", "promises.html"} <= {page.name for page in pages}
     assert [str(page) for page in pages if _LOADED.search(page.read_text(encoding="utf-8"))] == []
+    for text in sorted((ROOT / "docs").glob("*.md")):
+        page = (tmp_path / "site" / f"{text.stem}.html").read_text(encoding="utf-8")
+        headings = re.findall("^## ", _BLOCK.sub("", text.read_text(encoding="utf-8")), re.MULTILINE)
+        assert page.count("<h2 id=") == len(headings), f"{text.name}: a heading is in a block of code"

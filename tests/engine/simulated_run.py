@@ -49,7 +49,7 @@ from signoff.engine.plan.duplicates import Duplicates, repeats_in
 from signoff.engine.plan.plan import ErrorPlan, Plan, SinkDelivery, SinkPlan
 from signoff.engine.plan.retried_steps import retried_steps
 from signoff.engine.query.base import stage_policies
-from signoff.engine.replay.batch import is_of_letters
+from signoff.engine.replay.batch_name import is_of_letters
 from signoff.engine.split.division import divide
 from signoff.errors import LogFull, TransientError
 from signoff.ledger import DeadLetters, Follower, Ledger

@@ -25,7 +25,7 @@ from signoff.engine.delivery.open_sinks import SinkEntry
 from signoff.engine.delivery.sink_pass import Pass, SinkTask
 from signoff.engine.plan.plan import SinkDelivery
 from signoff.engine.plan.task_report import ReportKind, TaskReport, from_table, pack_rows
-from signoff.engine.replay.batch import new_replay, replay_name
+from signoff.engine.replay.batch_name import new_replay, replay_name
 from signoff.engine.state_dir.removed_nodes import UNANSWERED, RemovedNodes, give_up_handed, what_is_gone
 from signoff.errors import StateError
 from signoff.ledger import DeadLetter, DeadLetters, Ledger, Outcome, RowOutcome, RowRef

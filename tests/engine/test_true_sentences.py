@@ -22,7 +22,7 @@ import pytest
 
 from signoff.batch import BatchRef
 from signoff.engine.plan.lineage import made_from
-from signoff.engine.replay.batch import is_of_letters
+from signoff.engine.replay.batch_name import is_of_letters
 from signoff.engine.state_dir.removed_nodes import obstacle, stage_names
 from signoff.ledger import DeadLetter, drop_letters
 from signoff.ledger.explain import Explanation, Line, explain

@@ -15,11 +15,11 @@ from signoff.ledger import DeadLetters, RunLock
 from signoff.operate.account import read_account
 from signoff.operate.buffers import drop_buffer, list_buffers
 from signoff.operate.corrections import correct, resubmit_all
+from signoff.operate.event_story import read_story
 from signoff.operate.graph_view import view_graph
 from signoff.operate.letter_choice import Choice, choice
 from signoff.operate.letters import drop_chosen, each_letter, find_letters, group_letters
 from signoff.operate.replay import letters_to_replay, read_replay, request_replay
-from signoff.operate.story import read_story
 from signoff.pipeline.graph import Graph
 from signoff.watch.status import read_status
 from tests.operate.state import fill

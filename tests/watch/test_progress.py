@@ -13,7 +13,7 @@ from rich.console import Console
 
 from signoff.ledger.outcome import Account
 from signoff.logs import set_up_logging
-from signoff.run.moments import Moment, Rates, SinkMoment, SourceMoment
+from signoff.run.progress_snapshot import Moment, Rates, SinkMoment, SourceMoment
 from signoff.watch.progress import Lines, Progress, picture, sentence
 
 START = Moment("alarms", "starting", 4.2, {"incoming": SourceMoment(Account())}, {"table": SinkMoment()}, 0.0)

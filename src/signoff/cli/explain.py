@@ -9,7 +9,7 @@ import typer
 
 from signoff.cli.reading import AsJson, PipelineFile, as_usage, dash, load_for_reading, table, when
 from signoff.ledger.explain import Explanation
-from signoff.operate.story import read_story
+from signoff.operate.event_story import read_story
 from signoff.terminal import say
 
 _SHOWN = 500

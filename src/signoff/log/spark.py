@@ -36,9 +36,9 @@ from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructT
 
 from signoff.errors import LogError
 from signoff.log.columns import Encoding, to_rows, united, without
+from signoff.log.disk_proof import log_identity, prove_shared, require_same_log
 from signoff.log.exclusions import excluded
 from signoff.log.reader import LogReader, Slice
-from signoff.log.shared_disk import log_identity, prove_shared, require_same_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

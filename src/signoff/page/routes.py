@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from signoff.errors import SignoffError
-from signoff.page import jobs, letters, looking
+from signoff.page import jobs, letters, views
 from signoff.page.flow import problems
 from signoff.page.mounting import Mounting
 from signoff.page.rendering import prefix_of, render
@@ -33,16 +33,16 @@ HEADERS: Mapping[str, str] = {
 
 Answer = Callable[[Visit], Response]
 _READS: Mapping[str, Answer] = {
-    "": looking.graph_page,
-    "now": looking.graph_now,
-    "account": looking.account_page,
-    "account/now": looking.account_now,
+    "": views.graph_page,
+    "now": views.graph_now,
+    "account": views.account_page,
+    "account/now": views.account_now,
     "letters": letters.list_page,
     "letters/one": letters.letter_page,
     "letters/confirm": letters.confirm_page,
     "replays/{replay}": letters.replay_page,
     "replays/{replay}/now": letters.replay_now,
-    "find": looking.find_page,
+    "find": views.find_page,
     "jobs": jobs.jobs_page,
     "reports/{sink}/{kind}": jobs.report_file,
 }

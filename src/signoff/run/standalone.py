@@ -30,7 +30,7 @@ from signoff.catalog import default
 from signoff.engine.state_dir.identity import StateIdentity
 from signoff.errors import SourceError
 from signoff.intake import Instructions, Status, read_status
-from signoff.intake.told import ToldUpto
+from signoff.intake.trim_limit import ToldUpto
 from signoff.ledger import Ledger, RunLock
 from signoff.ledger.batch_state import Done
 from signoff.ledger.sequences import from_range

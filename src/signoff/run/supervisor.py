@@ -40,10 +40,10 @@ from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import SourceConfig
 from signoff.pipeline.started_jobs import jobs_started
 from signoff.run.finishing import finish_sinks, finishing_sinks
-from signoff.run.moments import Phase
 from signoff.run.options import RunOptions
 from signoff.run.page import PageProcess
 from signoff.run.processes import Child
+from signoff.run.progress_snapshot import Phase
 from signoff.traces.export import require_sdk
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from signoff.ledger.outcome import Account
-from signoff.run.moments import Moment, Rates, SinkMoment, read_moment
+from signoff.run.progress_snapshot import Moment, Rates, SinkMoment, read_moment
 from signoff.terminal import written_out
 from signoff.watch.drawing import cut, duration, named_table, number
 

@@ -10,7 +10,7 @@ import pytest
 from pyroaring import BitMap64
 
 from signoff.engine.feedback.links import LedgerOutcomes, LinkFeedback
-from signoff.engine.replay.batch import new_replay, replay_name
+from signoff.engine.replay.batch_name import new_replay, replay_name
 from signoff.ledger import DeadLetter, DeadLetters, Ledger, Outcome, RowOutcome, RowRef
 from signoff.ledger.batch_state import Done, HandedOn, OwesRows, SinkState, Wait
 from signoff.link.handover import HandoverConfig, HandoverSink, LinkPlace

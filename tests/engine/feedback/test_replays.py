@@ -9,7 +9,7 @@ import pytest
 from pyroaring import BitMap64
 
 from signoff.engine.feedback.replays import letters_of, tell_letters
-from signoff.engine.replay.batch import new_replay, replay_name, replay_ref
+from signoff.engine.replay.batch_name import new_replay, replay_name, replay_ref
 from signoff.ledger import DeadLetter, DeadLetters, Ledger, Outcome, RowOutcome, RowRef
 from signoff.ledger.batch_state import Done
 from signoff.ledger.batches import HandedOnOutcome

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from signoff.engine.replay.batch import new_replay, replay_name
+from signoff.engine.replay.batch_name import new_replay, replay_name
 from signoff.engine.split.boundaries import buffer_place
 from signoff.engine.state_dir.giving_up import reset
 from signoff.ledger import DeadLetter, DeadLetters, Ledger, Outcome, RowOutcome, RowRef

@@ -33,7 +33,7 @@ from signoff.engine.plan.task_report import RESULT_DDL, TaskReport, from_table
 from signoff.engine.spark.stack_traces import last_line
 from signoff.ledger.batch_state import SinkState, Untried
 from signoff.log import LogReader
-from signoff.log.shared_disk import not_shared
+from signoff.log.disk_proof import not_shared
 from signoff.sinks.contract import BatchRef
 from signoff.stateful.window_sinks import WindowIntake
 from signoff.transforms.frame import MARK

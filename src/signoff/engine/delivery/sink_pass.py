@@ -30,7 +30,7 @@ from signoff.engine.plan.task_report import RESULT_SCHEMA, ReportKind, TaskRepor
 from signoff.errors import PermanentError, SinkError, TransientError
 from signoff.ledger.sequences import from_numpy, to_bytes
 from signoff.ledger.store import no_room
-from signoff.log.shared_disk import prove_shared
+from signoff.log.disk_proof import prove_shared
 from signoff.pipeline.model import Retry
 from signoff.pipeline.secrets import KnownSecrets, redact
 from signoff.sinks.contract import EVENT_ID, INPUT, ORIGIN, BatchRef, Part, Sink, Writer

@@ -21,7 +21,7 @@ from signoff.engine.batch.verdict import BY_POLICY
 from signoff.engine.feedback.replays import give_back, letters_of, tell_letters
 from signoff.engine.plan.lineage import joined
 from signoff.engine.query.base import SourceQuery
-from signoff.engine.replay.batch import is_of_letters, replay_name
+from signoff.engine.replay.batch_name import is_of_letters, replay_name
 from signoff.engine.split.boundaries import buffer_place
 from signoff.engine.split.division import all_boundaries, buffers_on_disk
 from signoff.engine.split.stateful import ResultsBoundary

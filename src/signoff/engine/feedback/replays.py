@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from signoff.engine.replay.batch import replay_name
+from signoff.engine.replay.batch_name import replay_name
 from signoff.engine.replay.verdict import DELIVERED, DROPPED
 from signoff.ledger.batches import HandedOnOutcome
 from signoff.ledger.dead_letters import DeadLetters, close_letters

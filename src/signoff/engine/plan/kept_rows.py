@@ -37,7 +37,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from signoff.log.shared_disk import prove_shared
+from signoff.log.disk_proof import prove_shared
 from signoff.private import make_private, opener
 
 _DIRECTORY = "kept"

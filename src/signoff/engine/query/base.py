@@ -37,14 +37,14 @@ from signoff.engine.plan.retried_steps import retried_steps
 from signoff.engine.spark.failed_tasks import TaskWatch
 from signoff.engine.spark.stack_traces import last_line
 from signoff.intake.backpressure import Holding
-from signoff.intake.told import ToldUpto
+from signoff.intake.trim_limit import ToldUpto
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import Outcome, RowOutcome, RowRef
 from signoff.link.handover import HandoverConfig
 from signoff.log import LogReader, exclude, trim
+from signoff.log.disk_proof import not_shared, prove_shared
 from signoff.log.reader import evenly
-from signoff.log.shared_disk import not_shared, prove_shared
 from signoff.log.spark import read_range
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import OnFailure, SinkConfig, SourceConfig, TransformConfig

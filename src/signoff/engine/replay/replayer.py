@@ -27,7 +27,7 @@ from signoff.engine.plan.kept_rows import KeptRows
 from signoff.engine.plan.plan import Plan
 from signoff.engine.plan.task_report import RESULT_DDL, ReportKind, TaskReport, from_table
 from signoff.engine.query.base import Shared, stage_policies, uniting_steps, windows_at
-from signoff.engine.replay.batch import new_replay, replay_name, replay_ref
+from signoff.engine.replay.batch_name import new_replay, replay_name, replay_ref
 from signoff.engine.replay.verdict import DELIVERED, ReplayReports, Verdict, judge_letters
 from signoff.engine.spark.cluster import Cluster
 from signoff.engine.spark.stack_traces import last_line

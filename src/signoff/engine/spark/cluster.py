@@ -19,11 +19,11 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from signoff.engine.spark.disk_marks import SharedDisk, shared_disk
 from signoff.engine.spark.session import start_session
-from signoff.engine.spark.shared_disk import SharedDisk, shared_disk
 from signoff.engine.spark.stack_traces import last_line
 from signoff.errors import EngineError, PipelineError, Problem
-from signoff.log.shared_disk import NOT_SHARED, not_shared, prove_shared
+from signoff.log.disk_proof import NOT_SHARED, not_shared, prove_shared
 from signoff.pipeline.graph import Graph
 
 logger = logging.getLogger(__name__)

@@ -38,7 +38,7 @@ from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import BUFFER
 from signoff.ledger.store import no_room
 from signoff.link.job_sink import INVOKER
-from signoff.log.shared_disk import STAMP
+from signoff.log.disk_proof import STAMP
 from signoff.pipeline.model import NodeConfig
 from signoff.private import make_private
 

@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 
 from signoff.batch import BatchRef
 from signoff.engine.batch.missing_rows import owed_by_gone
-from signoff.engine.replay.batch import replay_name
+from signoff.engine.replay.batch_name import replay_name
 from signoff.engine.split.boundaries import buffer_place
 from signoff.engine.split.division import all_boundaries, buffers_on_disk
 from signoff.errors import SignoffError, StateError

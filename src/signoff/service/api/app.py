@@ -25,8 +25,9 @@ from starlette.routing import BaseRoute, Route
 from signoff.errors import SignoffError
 from signoff.pipeline.secrets import masking
 from signoff.service import metrics
-from signoff.service.api import events, keeping, pipelines
+from signoff.service.api import events, pipelines, secrets_and_tokens
 from signoff.service.api.answers import ErrorItem, RequestFailed, answer_to, failed
+from signoff.service.api.cached_answer import Kept
 from signoff.service.api.endpoint import (
     JSON,
     MOST_JSON_BYTES,
@@ -37,7 +38,6 @@ from signoff.service.api.endpoint import (
     Endpoint,
     Endpoints,
 )
-from signoff.service.api.kept import Kept
 from signoff.service.api.openapi import MOST_NAME, PATTERNS, describe
 from signoff.service.hosted import Removed
 from signoff.service.tenant import NoPipeline, Tenant
@@ -61,7 +61,7 @@ def scrape(call: Call) -> Answer:
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    *pipelines.endpoints.all, *events.endpoints.all, *keeping.endpoints.all, *own.all,
+    *pipelines.endpoints.all, *events.endpoints.all, *secrets_and_tokens.endpoints.all, *own.all,
 )  # fmt: skip
 OPEN_PATHS = ("/healthz", "/readyz", "/v1/openapi.json")
 """For everybody; of a pipeline they say nothing without a token."""

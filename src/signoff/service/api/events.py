@@ -6,10 +6,10 @@ from pydantic import Field
 
 from signoff.ledger.letter import OPEN
 from signoff.operate.buffers import list_buffers
+from signoff.operate.event_story import read_story
 from signoff.operate.letter_choice import Choice, choice
 from signoff.operate.letters import EVERY, drop_chosen, each_letter, find_letters
 from signoff.operate.replay import request_replay
-from signoff.operate.story import read_story
 from signoff.pipeline.graph import Graph
 from signoff.service.api.answers import Model, failed
 from signoff.service.api.endpoint import JSON, Answer, Call, Endpoints

@@ -9,8 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from signoff.errors import RequestError
+from signoff.operate.event_story import read_story
 from signoff.operate.graph_view import NodeView
-from signoff.operate.story import read_story
 from signoff.page import charts
 from signoff.page.flow import problems
 from signoff.page.history import Span

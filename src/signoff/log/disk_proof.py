@@ -2,7 +2,7 @@
 
 On a cluster the paths of a pipeline mean the driver's disk, and an executor that does not mount it would
 read nothing, or write where nobody looks. So the engine leaves a file with a random name and content in
-every directory that executors use (see `signoff.engine.spark.shared_disk`), and tells executors where:
+every directory that executors use (see `signoff.engine.spark.disk_marks`), and tells executors where:
 
     executor   reads that file in every place                      each task: the driver's files are here
     executor   writes a greeting into every place, the home last   once per Python worker

@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 from signoff.engine.batch.interrupts import Interrupts
 from signoff.engine.engine import Engine
 from signoff.engine.replay import replayer
-from signoff.engine.replay.batch import new_replay
+from signoff.engine.replay.batch_name import new_replay
 from signoff.engine.replay.replayer import Replayer
 from signoff.ledger import (
     DeadLetter,

@@ -14,12 +14,12 @@ import pytest
 
 from signoff.catalog import default
 from signoff.engine.spark import cluster as cluster_module
-from signoff.engine.spark import shared_disk as driver_side
+from signoff.engine.spark import disk_marks as driver_side
 from signoff.engine.spark.cluster import NoExecutors, _Probe, check_master
-from signoff.engine.spark.shared_disk import SharedDisk
+from signoff.engine.spark.disk_marks import SharedDisk
 from signoff.errors import PipelineError
-from signoff.log import shared_disk as executor_side
-from signoff.log.shared_disk import VARIABLE, NotShared, SharedPlaces, prove_shared
+from signoff.log import disk_proof as executor_side
+from signoff.log.disk_proof import VARIABLE, NotShared, SharedPlaces, prove_shared
 from signoff.log.spark import LogDataSource
 from signoff.pipeline.load import load
 from signoff.pipeline.settings import SparkSettings

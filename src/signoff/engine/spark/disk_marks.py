@@ -1,6 +1,6 @@
 """Driver: on a cluster, leave marks in the directories that executors use, and answer their greetings.
 
-What executors do with them is in `signoff.log.shared_disk`. The marks are there for as long as the session:
+What executors do with them is in `signoff.log.disk_proof`. The marks are there for as long as the session:
 executors that join later, or lose their mount, are found by their own tasks. On a local master nothing is
 written and nothing checked.
 """
@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from signoff.errors import StateError
-from signoff.log.shared_disk import VARIABLE, SharedPlaces, digest
+from signoff.log.disk_proof import VARIABLE, SharedPlaces, digest
 from signoff.pipeline.graph import Graph
 from signoff.private import make_private, opener
 

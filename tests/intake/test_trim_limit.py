@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from signoff.intake import told
+from signoff.intake import trim_limit
 from signoff.intake.status import Status, StatusFile
-from signoff.intake.told import ToldUpto
+from signoff.intake.trim_limit import ToldUpto
 
 
 def says(directory: Path, settled: int, pid: int, state: str = "receiving") -> None:
@@ -43,7 +43,7 @@ def test_without_an_intake_there_is_nobody_to_be_told(tmp_path: Path) -> None:
 def test_for_a_dead_intake_the_log_is_kept_as_long_as_it_is_dead(
     tmp_path: Path, dead: int, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
-    monkeypatch.setattr(told, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(trim_limit, "PATIENCE_S", 0.0)
     upto = ToldUpto(tmp_path)
     says(tmp_path, 10, dead if state == "receiving" else os.getpid(), state)
     assert [upto.bound(30) for _ in range(3)] == [10, 10, 10]
@@ -52,7 +52,7 @@ def test_for_a_dead_intake_the_log_is_kept_as_long_as_it_is_dead(
 def test_a_living_intake_that_cannot_say_how_far_it_is_fills_no_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(told, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(trim_limit, "PATIENCE_S", 0.0)
     upto = ToldUpto(tmp_path)
     says(tmp_path, 10, os.getpid())
     assert upto.bound(30) == 10
