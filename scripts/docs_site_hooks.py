@@ -26,7 +26,7 @@ PICTURES = {".png", ".svg"}
 """Kept as they are. Pictures lie in docs/, where mkdocs finds them by itself."""
 _CODE = re.compile(r"^(?P<fence>```+|~~~+).*?^(?P=fence)\s*$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 _TAGGED = re.compile(r"^(?P<fence>```+|~~~+)(?P<language>[\w-]+)[ \t]+[^\n]*$", re.MULTILINE)
-"""The first line of a block that the tests know by a word behind its language, which mkdocs takes for no block."""
+"""The first line of a block that tests know by a word behind its language: mkdocs takes it for no block."""
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?(?=\))")
 
 
