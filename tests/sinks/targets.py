@@ -26,14 +26,12 @@ from signoff.sinks.files.partitions import PREFIX
 from signoff.sinks.files.parts import Compression, Limits
 from signoff.sinks.files.sink import FilesSink, Format
 from signoff.sinks.http import HttpSink, HttpSinkConfig
-from signoff.sinks.nats import SUBJECT, NatsSinkConfig
 from signoff.sinks.postgres.sink import PostgresSink
 from signoff.sinks.rabbitmq.sink import ROUTING_KEY, RabbitmqSink, RabbitmqSinkConfig
 from signoff.sinks.sqlite import SqliteSink
 from signoff.testing.conformance.rows import from_json, from_text, parse
 from signoff.testing.conformance.sinks import Row, SinkTarget
 from tests.brokers import RabbitMQ
-from tests.nats_server import NatsServer
 from tests.servers import PostgresServer, WebhookServer
 
 
@@ -302,72 +300,42 @@ class RabbitmqTarget(Target):
         self.broker.start()
 
 
-class NatsTarget(Target):
-    """A row that comes again is stored once, as it was, within the stream's window for duplicates."""
-
-    upserts: ClassVar[bool] = False
-    row_by_row: ClassVar[bool] = True
-
-    def __init__(self, directory: Path) -> None:
-        self.server = NatsServer(directory)
-        self.server.start()
-        self.server.make_stream("TARGET", "target.>")
-        config = NatsSinkConfig.model_validate({"url": self.server.url, "subject": "not asked here"})
-        self.sink = routed(config.build(Path()), "target.rows", SUBJECT)
-        self.sink.prepare()
-
-    def read(self, schema: pa.Schema) -> list[Row]:
-        rows = [_from_line((one.data or b"").decode(), schema) for one in self.server.stored("TARGET")]
-        return sorted(rows, key=lambda row: int(row["event_id"].split("/")[1]))
-
-    def down(self) -> None:
-        self.server.kill()
-
-    def up(self) -> None:
-        self.server.start()
-
-    def close(self) -> None:
-        self.server.kill()
-
-
 def sink_to(broker: RabbitMQ | str, **fields: Any) -> RabbitmqSink:
     url = broker if isinstance(broker, str) else broker.url
     config = RabbitmqSinkConfig.model_validate({"url": url, "routing_key": "not asked here", **fields})
     return config.build(Path())
 
 
-def keyed(rows: pa.RecordBatch, *keys: str | None, column: str = ROUTING_KEY) -> pa.RecordBatch:
+def keyed(rows: pa.RecordBatch, *keys: str | None) -> pa.RecordBatch:
     """The rows with the column the engine adds: one key for all, or one for each."""
     every = pa.array(keys * rows.num_rows if len(keys) == 1 else keys, pa.string())
-    return rows.append_column(column, every)
+    return rows.append_column(ROUTING_KEY, every)
 
 
-def routed(sink: Sink, key: str, column: str = ROUTING_KEY) -> Sink:
+def routed(sink: Sink, key: str) -> Sink:
     """A sink for rows that have no routing key yet."""
-    return _Routed(sink, key, column)
+    return _Routed(sink, key)
 
 
 @dataclass
 class _Routed(Sink):
     sink: Sink
     key: str
-    column: str
 
     def prepare(self) -> None:
         self.sink.prepare()
 
     def open(self, part: Part) -> Writer:
-        return _RoutedWriter(self.sink.open(part), self.key, self.column)
+        return _RoutedWriter(self.sink.open(part), self.key)
 
 
 @dataclass
 class _RoutedWriter(Writer):
     writer: Writer
     key: str
-    column: str
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
-        return self.writer.write(keyed(rows, self.key, column=self.column))
+        return self.writer.write(keyed(rows, self.key))
 
     def close(self) -> bytes | None:
         return self.writer.close()
@@ -412,11 +380,10 @@ TARGETS: dict[str, Callable[[Place], Target]] = {
     "http-each": lambda _: HttpTarget(),
     "http-array": lambda _: HttpTarget(mode="array", max_rows=3),
     "http-ndjson": lambda _: HttpTarget(mode="ndjson"),
-    "nats": lambda place: NatsTarget(place.path / "nats"),
     "rabbitmq": lambda place: RabbitmqTarget(place.rabbitmq()),
 }
 
-KILLED = ("files-jsonl", "files-parquet-partitioned", "sqlite", "postgres", "http-each", "nats", "rabbitmq")
+KILLED = ("files-jsonl", "files-parquet-partitioned", "sqlite", "postgres", "http-each", "rabbitmq")
 """One of each way to write: a process takes its time to start."""
 
 KINDS: dict[str, type[Target]] = {
@@ -425,7 +392,6 @@ KINDS: dict[str, type[Target]] = {
     "sqlite": SqliteTarget,
     "postgres": PostgresTarget,
     "http": HttpTarget,
-    "nats": NatsTarget,
     "rabbitmq": RabbitmqTarget,
 }
 """By the first part of a target's name: enough to know what it may be asked before it is made."""

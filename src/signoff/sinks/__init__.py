@@ -12,7 +12,6 @@ TYPES = TypesByName[SinkConfig](
         "files": "signoff.sinks.files.sink:FilesSinkConfig",
         "http": "signoff.sinks.http:HttpSinkConfig",
         "job": "signoff.link.job_sink:JobSinkConfig",
-        "nats": "signoff.sinks.nats:NatsSinkConfig",
         "pipeline": "signoff.link.sink:PipelineSinkConfig",
         "postgres": "signoff.sinks.postgres.sink:PostgresSinkConfig",
         "rabbitmq": "signoff.sinks.rabbitmq.sink:RabbitmqSinkConfig",

@@ -1,1 +1,0 @@
-"""The source `nats`: a consumer of a JetStream stream."""
