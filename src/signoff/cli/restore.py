@@ -51,8 +51,8 @@ def consequences(graph: Graph, ledger: Ledger, made: Backup) -> Iterator[str]:
             )
         if graph.acknowledges(name):
             yield (
-                f"{name}: what it was acknowledged after {then} it does not give again. Of that, what sinks "
-                "have taken is there; dead letters of it, and what windows, folds and buffers held, are not"
+                f"{name}: events acknowledged after {then} do not come again. What sinks have taken of them "
+                "is there; their dead letters, and what windows, folds and buffers held of them, are lost"
             )
         else:
             yield f"{name}: what was received after {then}, and is not given again, is not in this backup"

@@ -127,7 +127,7 @@ def test_what_was_backed_up_while_the_run_went_on_belongs_together_and_has_lost_
         state.rename(file.parent / f"old-{number}")
         done = run("restore", file, backup)
         assert done.exit_code == 0, done.output
-        assert "are given again" in done.stdout and "does not give again" in done.stdout
+        assert "are given again" in done.stdout and "do not come again" in done.stdout
         with Ledger(state / "ledger.db") as ledger, DeadLetters(state / "dead_letters.db") as letters:
             assert StateIdentity(state, ledger, LogReader).misfits(graph.sources) == []
             settled = ledger.settled_upto("incoming")

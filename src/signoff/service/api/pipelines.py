@@ -145,7 +145,7 @@ def delete(call: Call) -> Answer:
             if _has_other_run(call):
                 raise failed(409, "still-runs", "a run that the service did not start", "stop it first")
             if not call.query.discard and (kept := _kept(call)):
-                raise failed(409, "not-empty", kept, "settle them, or say discard=true")
+                raise failed(409, "not-empty", kept, "settle them, or delete with discard")
             lock = hold(hosted.directory)
             if lock is None:
                 raise failed(409, "still-runs", "a run of it is about to start or end", "try again")
