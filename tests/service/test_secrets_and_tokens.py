@@ -275,6 +275,35 @@ def test_refusals_push_no_change_out_of_the_trail(tmp_path: Path) -> None:
     assert trail.last(1)[0]["outcome"] == "refused: again"
 
 
+def test_a_line_that_the_disk_takes_a_part_of_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    """In a process of its own: how large its files may become is bounded."""
+    program = (
+        "import resource, signal, sys; from pathlib import Path; from signoff.service.trail import Trail\n"
+        "path = Path(sys.argv[1]); trail = Trail(path)\n"
+        "trail.add(0.0, 'admin', 'delete', 'first', 'asked')\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, hard))\n"
+        "try: trail.add(0.0, 'admin', 'delete', 'second', 'asked')\n"
+        "except OSError: print('not done')\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))\n"
+        "trail.add(0.0, 'admin', 'delete', 'third', 'asked')\n"
+    )
+    path = tmp_path / "trail.jsonl"
+    run = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True)
+    assert (run.stdout, run.stderr) == ("not done\n", "")
+    assert [json.loads(line)["target"] for line in path.read_text().splitlines()] == ["first", "third"]
+
+
+def test_a_line_behind_a_torn_one_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "trail.jsonl"
+    path.write_text('{"at": "2026-')
+    trail = Trail(path)
+    for target in ("first", "second"):
+        trail.add(0.0, "admin", "delete", target, "asked")
+    assert [each["target"] for each in trail.last(10)] == ["first", "second"]
+
+
 def test_a_token_that_may_only_look_does_not_fill_the_trail(hosted: Client) -> None:
     for _ in range(REFUSALS + 10):
         assert hosted("POST", f"{ONE}/start", "view").status_code == 403

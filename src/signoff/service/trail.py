@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,15 +83,29 @@ class Trail:
                     self._append(_line(refused.last, token, "", "", f"refused: {more} more within a minute"))
 
     def _append(self, line: dict[str, str | None]) -> None:
-        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """All of the line, on disk, or nothing of it and an OSError: what is asked is then not done."""
+        file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.write(file, json.dumps(line).encode() + b"\n")
-            os.fsync(file)
+            before = os.fstat(file).st_size
+            torn = before > 0 and os.pread(file, 1, before - 1) != b"\n"  # by a loss of power
+            try:
+                _write(file, b"\n" * torn + json.dumps(line).encode() + b"\n")
+                os.fsync(file)
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(file, before)
+                raise
             size = os.fstat(file).st_size
         finally:
             os.close(file)
         if size > MOST_BYTES:
             self._path.replace(self._path.with_suffix(".1.jsonl"))
+
+
+def _write(file: int, content: bytes) -> None:
+    """A disk that is nearly full takes a part, and says why it takes no more when asked for the rest."""
+    while content:
+        content = content[os.write(file, content) :]
 
 
 def _line(at: float, token: str, action: str, target: str, outcome: str) -> dict[str, str | None]:
