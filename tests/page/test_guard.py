@@ -175,6 +175,17 @@ def test_a_session_ends_and_guesses_are_forgotten() -> None:
     assert client.post("/login", {"token": TOKEN}).status_code == 303
 
 
+def test_sessions_that_have_ended_are_forgotten() -> None:
+    now = itertools.count(0.0, SESSION_S / 4)
+    guard = Guard(TOKEN, "signoff", lambda: next(now))
+    from starlette.applications import Starlette
+
+    client = Client(Door(Starlette(routes=guard.routes())))
+    for _ in range(20):
+        assert client.post("/login", {"token": TOKEN}).status_code == 303
+    assert len(guard._sessions) == 4
+
+
 def test_every_answer_has_the_headers_that_keep_scripts_and_frames_out(client: Client) -> None:
     for path in (f"{AT}/", "/assets/page.js", "/nowhere", f"{AT}/find?event=%ff", "/pipelines/none/"):
         headers = client.get(path).headers

@@ -10,6 +10,7 @@ import pytest
 from cryptography.fernet import Fernet
 
 from signoff.ledger import DeadLetters
+from signoff.page import guard
 from signoff.service.api.app import Api
 from signoff.service.pages import UNUSED_S, ServicePages
 from signoff.service.tenant import Tenant
@@ -112,6 +113,16 @@ def test_a_session_ends_with_its_token_and_is_none_for_the_api(site: Site) -> No
     assert visitor.get("/v1/pipelines").status_code == 401
     site.tenant.tokens.revoke(site.tokens["view"].split("_")[1])
     assert visitor.get(f"{AT}/").headers["location"] == "/ui/login"
+
+
+def test_who_logs_in_again_and_again_logs_out_nobody_but_himself(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "_MOST_SESSIONS", 6)
+    administrator, first = site.visitor("administer"), site.visitor("view")
+    latest = [site.visitor("view") for _ in range(6)]
+    found = [each.get(f"{AT}/").status_code for each in (administrator, first, *latest)]
+    assert found == [200, 303, *[200] * 6]
 
 
 def test_a_pipeline_is_watched_only_while_somebody_looks_and_shows_the_text_in_force(site: Site) -> None:

@@ -4,7 +4,8 @@ knows the token.
 Invariants: a request is answered only if its Host is an address, `localhost`, the name of this machine, or
 one that was allowed: a site whose name is made to lead here (DNS rebinding) is none of these. A session is a
 random number in a cookie that scripts cannot read and other sites cannot send; one that was begun by TLS
-never goes in clear. Whoever guesses tokens waits, and nobody else does.
+never goes in clear. Whoever guesses tokens waits, and nobody else does; whoever logs in often ends
+sessions of their own only.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import hmac
 import ipaddress
 import secrets
 import socket
+import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, MutableMapping
@@ -35,7 +37,9 @@ from signoff.page.routes import HEADERS
 Scope = MutableMapping[str, Any]
 
 SESSION_S = 12 * 3600.0
-_MOST_SESSIONS = 1_000
+_MOST_SESSIONS = 200
+"""Of one holder of a token; the oldest of them ends for a new one. Not of all together: whoever logs in again
+and again would else log out everybody."""
 _MOST_FAILURES = 10
 """Wrong tokens a minute from one address. Not from all together: whoever guesses would else keep out all who
 know the token. With at least 16 characters it is not guessed from many addresses either."""
@@ -56,8 +60,9 @@ class Guard:
         machine has."""
         self._token, self._cookie, self._now = token, cookie, now
         self._secret = secrets.token_bytes(32)
-        self._sessions: OrderedDict[str, tuple[float, str]] = OrderedDict()
-        """When each ends, and who has logged in, by its hash."""
+        self._lock = threading.Lock()
+        self._sessions: dict[str, tuple[float, str]] = {}
+        """When each ends, and who has logged in, by its hash; the oldest first."""
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def visitor(self, request: Request) -> Visitor:
@@ -114,9 +119,7 @@ class Guard:
             failures.append(now)
             return self._asked(request, 401, "this is not the token")
         session = secrets.token_urlsafe(32)
-        self._sessions[_hashed(session)] = now + SESSION_S, holder
-        while len(self._sessions) > _MOST_SESSIONS:
-            self._sessions.popitem(last=False)
+        self._begin(session, holder, now)
         prefix = prefix_of(request)
         answer = RedirectResponse(f"{prefix}/", 303)
         answer.set_cookie(
@@ -124,6 +127,15 @@ class Guard:
             samesite="strict", secure=_by_tls(request),
         )  # fmt: skip
         return answer
+
+    def _begin(self, session: str, holder: str, now: float) -> None:
+        """Takes the place of those that have ended, and of the oldest one of its holder if there are many."""
+        with self._lock:
+            ended = [key for key, (ends, _) in self._sessions.items() if ends <= now]
+            own = [key for key, (ends, whose) in self._sessions.items() if whose == holder and ends > now]
+            for key in (*ended, *own[: max(0, len(own) + 1 - _MOST_SESSIONS)]):
+                self._sessions.pop(key, None)
+            self._sessions[_hashed(session)] = now + SESSION_S, holder
 
     def _asked(self, request: Request, status: int, problem: str) -> Response:
         return render(request, "login.html", None, status=status, problem=problem, hint=self.hint)
@@ -141,7 +153,8 @@ class Guard:
     async def _log_out(self, request: Request) -> Response:
         form = await sent_in(request)
         check_token(form, self.visitor(request))
-        self._sessions.pop(_hashed(request.cookies.get(self._cookie, "")), None)
+        with self._lock:
+            self._sessions.pop(_hashed(request.cookies.get(self._cookie, "")), None)
         answer = RedirectResponse(f"{prefix_of(request)}/login", 303)
         answer.delete_cookie(self._cookie, path=f"{prefix_of(request)}/")
         return answer
