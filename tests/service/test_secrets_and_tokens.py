@@ -7,16 +7,17 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 from cryptography.fernet import Fernet
 
-from signoff.pipeline.masking import _process, redact
+from signoff.pipeline.masking import Register, _process, masking, redact
 from signoff.service import tenant as tenant_module
 from signoff.service.checking import check_text
 from signoff.service.handed_secrets import handed_over
-from signoff.service.run_log import RunLog
+from signoff.service.run_log import _KEPT_BYTES, MOST_BYTES, RunLog
 from signoff.service.secret_store import SecretStore
 from signoff.service.tenant import ADMINISTRATOR, Tenant
 from signoff.service.trail import REFUSALS, REFUSALS_S, Trail
@@ -178,14 +179,63 @@ def test_a_secret_of_one_tenant_is_masked_for_no_other(tmp_path: Path) -> None:
 def test_a_log_is_masked_before_it_is_cut(tmp_path: Path) -> None:
     store = SecretStore(tmp_path / "secrets", KEY)
     store.put("db", "one-two-three-four")
-    from signoff.pipeline.secrets import masking
-
     log = RunLog(tmp_path / "run.log")
     log.note("x" * 100 + "one-two-three-four" + "y" * 100)
     with masking(store.register()):
         for most in range(90, 130):
             assert "four" not in log.tail(most)
         assert log.tail() == "x" * 100 + "***" + "y" * 100
+
+
+SHORT_LINES = "-----BEGIN-----\n" + "".join(f"short{number:04}\n" for number in range(4000))
+"""None of its lines is long enough to be masked by itself."""
+
+
+def _log_of(tmp_path: Path, before: int, secret: str, after: int) -> RunLog:
+    (tmp_path / "run.log").write_text("b\n" * (before // 2) + f"said: {secret}\n" + "a\n" * (after // 2))
+    return RunLog(tmp_path / "run.log")
+
+
+def _masking(*secrets: str) -> AbstractContextManager[None]:
+    register = Register()
+    register.add(*secrets)
+    return masking(register)
+
+
+def test_the_file_is_cut_in_the_midst_of_no_secret(tmp_path: Path) -> None:
+    for secret, part in ((SHORT_LINES, "short"), ("S3cr3t-" + "q" * 60_000, "qqqq")):
+        log = _log_of(tmp_path, MOST_BYTES, secret, _KEPT_BYTES - len(secret) // 2)
+        with _masking(secret):
+            log.bound()
+            assert log.size() <= _KEPT_BYTES
+            assert part not in (tmp_path / "run.log").read_text()
+            assert log.tail() == "\n".join("a" * 2000)
+
+
+def test_a_secret_that_is_still_being_written_is_masked_when_it_is_whole(tmp_path: Path) -> None:
+    half = len(SHORT_LINES) // 2
+    log = _log_of(tmp_path, MOST_BYTES, SHORT_LINES[:half], 0)
+    os.truncate(tmp_path / "run.log", log.size() - 1)  # without the end of the line
+    with _masking(SHORT_LINES):
+        log.bound()
+        with log.open() as file:
+            file.write(SHORT_LINES[half:].encode())
+        assert log.size() < MOST_BYTES
+        assert "short" not in log.tail(1024**2)
+
+
+def test_what_is_shown_begins_in_no_secret(tmp_path: Path) -> None:
+    escaped = json.dumps("\x01\x02\x03\x04" * 16_000)[1:-1]
+    cases = ((SHORT_LINES, SHORT_LINES, "short"), ("\x01\x02\x03\x04" * 16_000, escaped, "u0003"))
+    for secret, written, part in cases:
+        log = _log_of(tmp_path, 1000, written, 100)
+        with _masking(secret):
+            for since in (0, 1000 + len(written) // 2):  # the file may have been cut since that was its end
+                assert part not in log.tail(4000, since)
+        # Masks are shorter than what they stand for: the margin is not as long any more.
+        (tmp_path / "run.log").write_text(f"{written}\n" * 20)
+        with _masking(secret):
+            assert part not in log.tail(4000)
 
 
 # -- what the service does with a text

@@ -6,8 +6,9 @@ stands in what was encoded), with its whitespace folded, or one line of several.
 masked by their place, registered or not.
 
 Invariants: text is masked before anything else is done to it: a secret that was cut, or whose blanks were
-folded, is not found any more. So `excerpt` is how text is shortened, everywhere. Overlapping secrets are
-masked together; what is known by value goes before what is known by its place, which may see a part of it.
+folded, is not found any more. So `excerpt` is how text is shortened, everywhere; what is kept unmasked is cut
+at `line_outside`. Overlapping secrets are masked together; what is known by value goes before what is known
+by its place, which may see a part of it.
 
 Values are known to a register. That of the process is used by default; where one process works for several
 parties (the service, for its tenants), each has one of its own (`masking`): what is masked for one would else
@@ -140,6 +141,24 @@ def brief(reason: object) -> str:
     """What an error says, on one line, without secrets and without end."""
     text = " ".join(redact(str(reason)).split()) or type(reason).__name__
     return excerpt(text, _REASON_LENGTH)
+
+
+def line_outside(text: str, start: int) -> int:
+    """Where to cut off what stands before: at the first beginning of a line, from `start` on, that is in no
+    secret; where no line begins, at another place of which the same holds."""
+    spans = [match.span() for pattern, _ in BY_PLACE for match in pattern.finditer(text)]
+    place = _line_from(text, start)
+    for begin, end in sorted([*spans, *_register().found(text)]):
+        if begin < place < end:
+            place = _line_from(text, end)
+    return place
+
+
+def _line_from(text: str, start: int) -> int:
+    if start == 0 or text[start - 1 : start] == "\n":
+        return start
+    behind = text.find("\n", start) + 1
+    return behind if 0 < behind < len(text) else start
 
 
 class KnownSecrets:

@@ -1,6 +1,7 @@
 """What the runs of a pipeline write to standard error: kept to a bounded size, the newest last.
 
-Invariant: what is read of it is masked first and cut then; a secret of which a part is gone is found no more.
+Invariant: it is cut in the midst of no secret, neither the file nor what is read of it: a secret of which a
+part is gone is found no more.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from signoff.pipeline.secrets import redact
+from signoff.pipeline.masking import line_outside, redact
+from signoff.service.secret_store import MOST_BYTES as MOST_BYTES_OF_SECRET
 
 MOST_BYTES = 8 * 1024**2
 _KEPT_BYTES = 1024**2
 _TAIL_BYTES = 4_000
-_MARGIN_BYTES = 256 * 1024
-"""What is read and masked before the part that is shown: a secret may begin there."""
+_MARGIN_BYTES = 6 * MOST_BYTES_OF_SECRET
+"""What is read before the part that is kept or shown: a secret may begin there. Escaped in JSON or HTML, a
+character is six."""
 
 
 class RunLog:
@@ -38,9 +41,8 @@ class RunLog:
     def tail(self, most: int = _TAIL_BYTES, since: int = 0) -> str:
         """The end of it without secrets, from the beginning of a line; at most so many characters, and
         nothing before `since`."""
-        content, whole = self._end(most + _MARGIN_BYTES, since)
-        text = redact(content.decode(errors="replace"))
-        if not whole or len(text) > most:
+        text = redact(self._end(most, since).decode(errors="replace"))
+        if len(text) > most:  # of bytes, the mask of a short secret has more
             text = text[-most:]
             text = text.partition("\n")[2] or text
         return text.rstrip("\n")
@@ -50,24 +52,27 @@ class RunLog:
         with self.open() as file:
             file.write(text.encode() + b"\n")
 
-    def _end(self, most: int, since: int) -> tuple[bytes, bool]:
-        """The last bytes, and whether that is all there is behind `since`."""
+    def _end(self, most: int, since: int) -> bytes:
+        """The last of it, from a place behind `since` that is outside of secrets; at most so many bytes."""
         try:
             with self._path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 since = since if since <= size else 0  # it was cut since
                 start = max(since, size - most)
-                file.seek(start)
-                return file.read(most), start == since
+                file.seek(before := max(0, start - _MARGIN_BYTES))
+                head = file.read(start - before)
+                content = head + file.read(size - start)
         except FileNotFoundError:
-            return b"", True
+            return b""
+        text = content.decode(errors="surrogateescape")
+        place = line_outside(text, len(head.decode(errors="surrogateescape")))
+        return text[place:].encode(errors="surrogateescape")
 
     def bound(self) -> None:
         """Cut it off when it is too large. What is written in the midst of that is lost: it is a log."""
         with suppress(OSError):
             if self.size() > MOST_BYTES:
-                content, _ = self._end(_KEPT_BYTES, 0)
-                kept = content.partition(b"\n")[2] or content
+                kept = self._end(_KEPT_BYTES, 0)
                 with self._path.open("r+b") as file:
                     file.truncate(0)
                 with self.open() as file:
