@@ -625,12 +625,12 @@ def test_a_value_with_which_the_file_is_no_job_is_refused_and_keeps_nobody_waiti
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mended: bool
 ) -> None:
     """It is right with any sample; a run with this value ends with 2, each time, before it is recorded."""
-    report = {"type": "report", "input": "t", "path": "./out", "title": "{count(${name})} rows"}
-    monkeypatch.setitem(scenes.JOB, "sinks", {"out": {**report, **({"title": "${name}"} if mended else {})}})
-    name = {"type": "string", "default": "t"}
-    monkeypatch.setitem(scenes.JOB, "parameters", {**scenes.JOB["parameters"], "name": name})
-    one = scene(tmp_path, at_most=2, parameters={"station": "s", "name": "m"})
-    one.hand_on(row(1, name="nothing"), row(2, name="t"))
+    most = "null_value" if mended else "max_file_rows"
+    monkeypatch.setitem(scenes.JOB, "sinks", {"out": {**scenes.JOB["sinks"]["out"], most: "${most}"}})
+    declared = {"type": "int", "default": 5}
+    monkeypatch.setitem(scenes.JOB, "parameters", {**scenes.JOB["parameters"], "most": declared})
+    one = scene(tmp_path, at_most=2, parameters={"station": "s", "most": "m"})
+    one.hand_on(row(1, most=0), row(2, most=3))
     invoker = one.invoker()
     settle(invoker)
     one.runs[0].ended = 2
@@ -639,7 +639,7 @@ def test_a_value_with_which_the_file_is_no_job_is_refused_and_keeps_nobody_waiti
         assert not one.refused()
         return
     assert "the job is wrong for these values" in one.refused()[0]
-    assert "which is no input" in one.refused()[0]
+    assert "max_file_rows" in one.refused()[0]
     one.runs[1].end()
     settle(invoker)
     assert one.answered() == [0, 1] and len(one.runs) == 2

@@ -77,6 +77,7 @@ def test_a_value_that_has_no_sign_of_sql_may_stand_in_it_and_a_text_elsewhere(tm
 
 
 MAIL = {"host": "mail", "security": "none", "from": "a@example.org", "to": "b@example.org", "subject": "s"}
+REPORT = {"type": "report", "path": "./reports", "title": "Failures"}
 
 
 @pytest.mark.parametrize(
@@ -97,6 +98,17 @@ MAIL = {"host": "mail", "security": "none", "from": "a@example.org", "to": "b@ex
         ({"type": "http", "url": "https://a.example", "mode": "each", "body": {"to": {"who": "${who}"}}},
          "in a template"),
         ({"type": "http", "url": "https://a.example", "headers": {"X-Who": "${who:-me}"}}, "in its headers"),
+        ({**REPORT, "title": "Failures at ${who}"}, "in its title"),
+        ({**REPORT, "about": {"Station": "${who}"}}, "in its about"),
+        ({**REPORT, "content": [{"text": "${who}"}]}, "in its content"),
+        ({**REPORT, "content": [{"table": "big", "title": "${who}"}]}, "in its content"),
+        ({**REPORT, "font": "./fonts/${who}"}, "in its font"),
+        ({"type": "email", **MAIL, "text": "t", "ca_file": "./${who}"}, "in its ca_file"),
+        ({"type": "rabbitmq", "url": "amqp://h/", "exchange": "${who}", "routing_key": "'x'"},
+         "in its exchange"),
+        ({"type": "sqlite", "path": "./o.db", "table": "${who}"}, "in its table"),
+        ({"type": "postgres", "url": "postgresql://h/x", "table": "${who}"}, "in its table"),
+        ({"type": "files", "path": "./o", "null_value": "${who}"}, "in its null_value"),
     ],
 )  # fmt: skip
 def test_a_text_from_an_event_writes_no_part_of_what_is_sent(
@@ -111,6 +123,24 @@ def test_a_text_from_an_event_writes_no_part_of_what_is_sent(
     assert problem.line
     typed = {"parameters": {**JOB["parameters"], "who": {"type": "date", "default": "2021-05-01"}}}
     load_job(write_job(tmp_path, **typed, sinks={"out": {**sink, "input": "big"}}))
+
+
+@pytest.mark.parametrize(
+    ("default", "sink", "field"),
+    [
+        ("none", {"type": "email", **MAIL, "text": "t", "security": "${who}"}, "security"),
+        ("refuse", {"type": "files", "path": "./o", "on_failure": "${who}"}, "on_failure"),
+        ("1", {"type": "files", "path": "./o", "retry": {"attempts": "${who}"}}, "retry"),
+        ("jsonl", {"type": "files", "path": "./o", "format": "${who}"}, "format"),
+    ],
+)
+def test_a_text_from_an_event_chooses_nothing(
+    tmp_path: Path, default: str, sink: dict[str, Any], field: str
+) -> None:
+    """The default is a choice that the field takes."""
+    who = {**JOB["parameters"], "who": {"type": "string", "default": default}}
+    with pytest.raises(PipelineError, match=f"parameter-in-text.*in its {field}"):
+        load_job(write_job(tmp_path, parameters=who, sinks={"out": {**sink, "input": "big"}}))
 
 
 def test_a_text_from_an_event_is_no_setting(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """Where in a job's file the value of a parameter may stand. An event may bring it, and must not write a part
 of the job with it.
 
-- A text in SQL, in a template or in the name of a function would be compiled; in an address, a header or a
-  setting it would say where secrets go. So a parameter of type `string` stands in none of these. A value of
-  any other type has no sign that could.
+- A parameter of type `string` stands nowhere but in a path: in SQL or in a template it would be compiled, in
+  an address, a header or a setting it would say where secrets go, in others what becomes of rows. What is
+  safe is listed, so that a field that is new, or a plug-in's, is refused. A value of any other type has no
+  sign that could do harm.
 - In a path it is a name: it leads nowhere else, and no disk finds it too long.
-- Anywhere else it is a value. With which the file is no job, is the fault of the value: see `invoker`.
+- A value of another type with which the file is no job is the fault of the value: see `invoker`.
 """
 
 from __future__ import annotations
@@ -28,11 +29,9 @@ _SQL = {
     "sink": re.compile(r"^(routing_key|partition_by)$"),
 }
 """Fields that hold SQL, by the kind of the node."""
-_POWERFUL = re.compile(
-    r"^(url|host|port|sender|from|headers|token|username|password|attachments_from|function|schema|patterns|"
-    r"definitions)$"
-)
-"""Fields that say who is spoken to, as whom, which files go along, or what is run."""
+_SAFE = frozenset({"path", "dir", "directory", "move_to", "refused_to"})
+"""Fields of a node that are the place of its rows and nothing else: all that a text may stand in. Not the
+files that say whom to trust or who one is, nor what a report is drawn with."""
 _LONGEST_NAME = 200
 """Bytes of a value in a path: a disk takes names of 255, and sinks add some of their own."""
 
@@ -54,8 +53,10 @@ def texts_out_of_place(
             message = f'has the parameter "{name}", a text, in its SQL'
             hint = f"write :{name} in a query or a table; elsewhere bring it by one: SELECT :{name} AS {name}"
             yield node.problem("parameter-in-sql", f"{node.label} {message}", hint=hint)
-        for field, what in _compiled(node, configs.get(node.name)):
-            for name in sorted(_references(node.fields[field], _ANY, True) & texts):
+        for field, what in _unsafe(node, configs.get(node.name)):
+            written = {field: node.fields[field]}
+            found = _references(written, _ANY) - _references(written, _SQL[node.kind])
+            for name in sorted(found & texts):
                 message = f'{node.label} has the parameter "{name}", a text, {what}'
                 yield node.problem("parameter-in-text", message, at=field, hint=_hint(name, what))
     for field, value in draft.settings.items():
@@ -82,19 +83,23 @@ def must_stay_in_paths(graph: Graph, values: Mapping[str, Value]) -> None:
             )
 
 
-def _compiled(node: DraftNode, config: NodeConfig | None) -> Iterator[tuple[str, str]]:
+def _unsafe(node: DraftNode, config: NodeConfig | None) -> Iterator[tuple[str, str]]:
+    """Fields of which a text might be more than a name, and how to call them."""
     known = {} if config is None else type(config).model_fields
     templates = {each.alias or name for name, each in known.items() if has_template(each)}
-    for field in node.fields:
+    for field, value in node.fields.items():
         if field in templates:
             yield field, "in a template"
-        elif _POWERFUL.match(field):
+        elif field not in _SAFE or not isinstance(value, str):
             yield field, f"in its {field}"
 
 
 def _hint(name: str, what: str) -> str:
+    column = f"bring it as a column of the query (SELECT *, :{name} AS {name})"
     if what == "in a template":
-        return f"bring it as a column of the query (SELECT *, :{name} AS {name}), and write {{{{ {name} }}}}"
+        return f"{column}, and write {{{{ {name} }}}}"
+    if what in ("in its title", "in its about", "in its content"):
+        return f"{column}, and write {{first({name})}}"
     return "write it down in the file, or give the parameter another type"
 
 

@@ -355,10 +355,12 @@ CODES: dict[str, Code] = {
         'job.yaml:14 [parameter-in-sql] transform "big" has the parameter "who", a text, in its SQL',
     ),
     "parameter-in-text": Code(
-        "A parameter of the type string stands, as ${name}, in a template, an address, a header, the name of "
-        "a function or a setting. Whoever gives the value, an event for example, would write a part of it.",
+        "A parameter of the type string stands, as ${name}, in a field that is no path: a template, a text "
+        "of a report, an address, a header, a table's name, a choice or a setting, for example. Whoever "
+        "gives the value, an event for example, would write a part of the job.",
         "For a template bring it as a column of the query (SELECT *, :name AS name) and write {{ name }}: it "
-        "is escaped then. Write the others down in the file, or give the parameter another type.",
+        "is escaped then; in a report, write {first(name)}. Write the others down in the file, or give the "
+        "parameter another type.",
         'job.yaml:21 [parameter-in-text] sink "mail" has the parameter "who", a text, in a template',
     ),
     "job-node": Code(
