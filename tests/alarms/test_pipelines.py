@@ -230,6 +230,7 @@ def test_critical_alerts_start_analyses_of_their_station_and_day(calls: list[Any
         assert (sink.type, sink.job, sink.cool_down) == ("job", f"../jobs/{name}.yaml", 60)
         assert (graph.base / sink.job).is_file()
         assert sink.parameters["station"] == "stationId"
+        assert sink.parameters["needed_to"] == "windowEnd + INTERVAL 1 SECOND"
 
 
 def test_with_a_broker_alerts_come_from_their_queue(calls: list[Any]) -> None:

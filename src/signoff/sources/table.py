@@ -47,7 +47,7 @@ class TableConfig(SourceConfig):
     complete_to: str | None = Field(default=None, min_length=1)
     """Up to where the table is complete: an aggregate over all of it, such as `max(windowEnd)`, computed in
     the same snapshot. It is recorded with the run and told to its sinks: of several tables the least number
-    or time, and nothing if one of them is empty."""
+    or time, and nothing if one of them is empty. It is exclusive: what is exactly at it may be missing."""
     needed_to: str | None = Field(default=None, pattern=NAME_PATTERN)
     """A parameter (timestamp): a run whose value is later than `complete_to` computes nothing and ends as
     incomplete, with exit code 4. An event that has asked for it waits, and it is asked for again. A run in
