@@ -251,6 +251,28 @@ def test_a_run_that_waits_for_a_sink_is_asked_for_until_it_is_done(tmp_path: Pat
     assert tries == [7] and list(scheduler.states().values()) == ["done"]
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_run_whose_tables_are_incomplete_is_asked_for_for_a_day(tmp_path: Path, late: bool) -> None:
+    """Also by a scheduler that is started anew each time; then the period has failed."""
+    graph, clock, runs = job(tmp_path), Clock(), list[str]()
+    do = recorded(graph, runs, [4] * (1000 if late else 9))
+    Scheduler(graph, do, clock).look()
+    clock.now = datetime.fromisoformat("2026-03-28T06:00:00+02:00").timestamp()
+    for _ in range(4 * 23):
+        scheduler = Scheduler(graph, do, clock)
+        scheduler.look()
+        assert list(scheduler.states().values()) == ["pending" if late or len(runs) < 10 else "done"]
+        clock.now += 15 * 60
+    assert len(runs) > 9 if late else len(runs) == 10
+    if late:
+        clock.now += HOUR
+        for _ in range(4):
+            all_due(scheduler)
+            assert scheduler.states()["2026-03-28T06:00:00+02:00"] in ("pending", "failed")
+            clock.now += 15 * 60
+        assert scheduler.states()["2026-03-28T06:00:00+02:00"] == "failed"
+
+
 def test_a_period_whose_run_a_person_has_finished_is_not_run_again(tmp_path: Path) -> None:
     """A sink was down when the schedule asked; somebody has run the day by hand when it was up again."""
     graph, clock, runs = job(tmp_path), Clock(), list[str]()

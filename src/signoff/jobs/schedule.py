@@ -44,6 +44,10 @@ _KILLED = 128
 """Exit codes from here on, and negative ones: a signal has ended the process."""
 _WRONG = 2
 """Exit code of a run whose job is wrong, or does not take these values."""
+_INCOMPLETE = 4
+"""Exit code of a run whose tables lack what it is about."""
+_COMPLETE_WITHIN_S = 86_400.0
+"""How long a period waits for its tables; from then on, each run that finds them incomplete has failed."""
 _MOST_AT_ONCE = 10_000
 """Periods decided on in one transaction."""
 
@@ -57,9 +61,10 @@ CREATE TABLE IF NOT EXISTS periods (
 _COLUMNS = {
     "again": "INTEGER NOT NULL DEFAULT 0", "early": "INTEGER NOT NULL DEFAULT 0",
     "boot": "TEXT NOT NULL DEFAULT ''", "steady": "REAL NOT NULL DEFAULT 0",
+    "lacking": "REAL NOT NULL DEFAULT 0",
 }  # fmt: skip
 """Of `periods`, added since: how often a run of it that began too early was taken for none; whether this one
-may have; and when it began, by the clock that nobody sets."""
+may have; when it began, by the clock that nobody sets; and since when its tables were found incomplete."""
 
 Do = Callable[[Asked, str], int]
 """Does a run, asked for by somebody; returns its exit code."""
@@ -72,6 +77,8 @@ class Due:
     period: Period
     tries: int
     again: int = 0
+    lacking: float = 0.0
+    """Since when its tables are known to be incomplete; 0 if they are not."""
 
     @property
     def asked_by(self) -> str:
@@ -170,8 +177,8 @@ class Scheduler:
         values = (self.boot, now, self.steady(), _GRACE_S)
         db.execute(f"UPDATE periods SET early = 0 WHERE early = 1 AND end <= ?2 AND {in_time}", values)
         db.execute(
-            "UPDATE periods SET state = 'pending', early = 0, again = again + 1, tries = 0, next_try = 0 "
-            "WHERE early = 1 AND end <= ?",
+            "UPDATE periods SET state = 'pending', early = 0, again = again + 1, tries = 0, next_try = 0, "
+            "lacking = 0 WHERE early = 1 AND end <= ?",
             (now,),
         )
 
@@ -186,7 +193,12 @@ class Scheduler:
             ).fetchall()
         moment = datetime.fromisoformat
         return [
-            Due(Period(moment(row["start_name"]), moment(row["name"])), row["tries"], row["again"])
+            Due(
+                Period(moment(row["start_name"]), moment(row["name"])),
+                row["tries"],
+                row["again"],
+                row["lacking"],
+            )
             for row in rows
         ]
 
@@ -245,9 +257,19 @@ class Scheduler:
             owed = last is not None and last.state in IN_LOGS  # it has not failed: it waits for a sink
             killed = code < 0 or code >= _KILLED  # nor has this: it goes on
             wrong = code == _WRONG and _try_of(last) == before  # nor has this begun: its file is wrong now
-            tries = due.tries if owed or killed or wrong else due.tries + 1
+            lacks = code == _INCOMPLETE and self._may_wait(due)  # nor this: it waits for its tables
+            tries = due.tries if owed or killed or wrong or lacks else due.tries + 1
             wait_for = max(tries, last.tries if last is not None else 0) - 1
             self._note(due, "failed" if tries >= _MOST_TRIES else "pending", tries, wait_for, began)
+        return True
+
+    def _may_wait(self, due: Due) -> bool:
+        """Whether a period, whose tables are incomplete, is to wait for them; notes since when they are."""
+        if due.lacking:
+            return self.now() - due.lacking < _COMPLETE_WITHIN_S
+        with self._records.store.write() as db:
+            values = (self.now(), due.period.end.timestamp(), due.again)
+            db.execute("UPDATE periods SET lacking = ? WHERE end = ? AND again = ?", values)
         return True
 
     def _note(
