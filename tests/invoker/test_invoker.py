@@ -15,6 +15,8 @@ from typing import Any, cast
 import pytest
 import yaml
 
+from signoff.errors import StateError
+from signoff.jobs.cancel import cancel
 from signoff.jobs.parameters import asked, to_json
 from signoff.jobs.records import Output, Records
 from signoff.jobs.run import INCOMPLETE
@@ -704,6 +706,25 @@ def test_a_run_whose_tables_lack_its_data_for_too_long_has_failed_whoever_was_ki
     one.runs[-1].end(INCOMPLETE, '"failures" is empty, and is needed to 06:10')
     settle(invoker)
     assert "failed once: " in one.refused()[0] and "is needed to 06:10" in one.refused()[0]
+
+
+@pytest.mark.parametrize("code", [1, INCOMPLETE])
+def test_a_run_that_is_between_its_tries_can_be_cancelled(tmp_path: Path, code: int) -> None:
+    one = scene(tmp_path)
+    one.hand_on(row())
+    invoker = one.invoker()
+    settle(invoker)
+    one.runs[0].end(code, "not yet")
+    settle(invoker)
+    graph = scenes.load_job(tmp_path / "job.yaml")
+    with Records(graph.state, readonly=True) as records:
+        (record,) = records.newest()
+    assert not one.answered() and cancel(graph, record, lambda: True).state == "cancelled"
+    one.steady.at += 5  # the next try is later
+    settle(invoker)
+    assert one.answered() == [0] and len(one.runs) == 1 and "cancelled" in one.refused()[0]
+    with pytest.raises(StateError, match="is cancelled"):
+        cancel(graph, record, lambda: True)
 
 
 def test_a_run_needs_its_tables_as_far_as_all_that_it_covers_do(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ class Invoker:
         for going in list(self._going.values()):
             if going.process is not None:
                 continue
-            if going.waits and going.look_at <= now:
+            if (going.waits or going.run.tries) and going.look_at <= now:
                 self._see_cancelled(going)
                 began = going.run.state != "running"
             if going.run.state == "running" and going.again_at <= now and self._places() > 0:

@@ -15,7 +15,7 @@ from signoff.engine.state_dir.giving_up import give_up
 from signoff.errors import StateError
 from signoff.jobs.deliver import outcome_of
 from signoff.jobs.outputs import next_number
-from signoff.jobs.records import CANCELLED, IN_LOGS, Output, Record, Records
+from signoff.jobs.records import CANCELLED, IN_LOGS, PERSON, Output, Record, Records
 from signoff.jobs.state_dir import Stop, claim, delivery_lock, forget_directory, run_lock
 from signoff.ledger.engine_lock import engine_lock
 from signoff.ledger.ledger import Ledger
@@ -32,8 +32,11 @@ def cancel(graph: Graph, record: Record, stop: Stop, why: str = _WHY) -> Record:
     claim(graph)
     with run_lock(graph.state, record.key, waits=stop), Records(graph.state) as records:
         record = records.again(record)
-        if not record.unfinished:
-            raise StateError(f"{record.id} is {record.state}; only a run that has not ended can be cancelled")
+        if not record.unfinished and not _is_between_tries(records, record):
+            raise StateError(
+                f"{record.id} is {record.state}; only a run that has not ended, or is asked for again, "
+                "can be cancelled"
+            )
         if record.state not in IN_LOGS:
             return _recorded(graph, records, record, why)
         with delivery_lock(graph.state, stop), engine_lock(graph.state):
@@ -42,6 +45,17 @@ def cancel(graph: Graph, record: Record, stop: Stop, why: str = _WHY) -> Record:
                 record = _refused(graph, records, record, why)
                 record = _recorded(graph, records, record, why)
             return record
+
+
+def _is_between_tries(records: Records, record: Record) -> bool:
+    """Whether who asked for it may ask again: its tables lack data, or its last try has failed. Of one
+    that is not asked for any more, cancelled says as much as failed. A person asks anew each time."""
+    if record.state != "failed" or record.asked_by == PERSON:
+        return False
+    last = records.last(record.key)
+    return (
+        record.state == "failed" and record.asked_by != PERSON and last is not None and last.id == record.id
+    )
 
 
 def _refused(graph: Graph, records: Records, record: Record, why: str) -> Record:
