@@ -37,6 +37,9 @@ class Tenant:
     def pipeline(self, request: Request, name: str) -> WatchedPipeline | None:
         return self._found.get(name)
 
+    def note(self, request: Request, visitor: Visitor, name: str) -> None:
+        assert visitor.may_operate
+
 
 @pytest.fixture
 def found(tmp_path: Path) -> list[WatchedPipeline]:

@@ -105,6 +105,7 @@ def test_a_form_without_its_token_changes_nothing(site: Site) -> None:
     assert visitor.post(f"{AT}/letters/drop", DROP).status_code == 403
     assert visitor.post(f"{AT}/letters/drop", DROP, origin="http://evil.example.com").status_code == 403
     assert site.letter() == "stored"
+    assert site.tenant.trail.last(9) == []
 
 
 def test_a_session_ends_with_its_token_and_is_none_for_the_api(site: Site) -> None:

@@ -38,3 +38,8 @@ class Mounting(Protocol):
     def pipeline(self, request: Request, name: str) -> WatchedPipeline | None:
         """One of them; None if there is none, or not for this visitor."""
         ...
+
+    def note(self, request: Request, visitor: Visitor, name: str) -> None:
+        """Before a form that changes this pipeline is answered: it is of this visitor, who may do that. If
+        this raises, nothing is done."""
+        ...

@@ -30,6 +30,9 @@ class OnePipeline:
     def pipeline(self, request: Request, name: str) -> WatchedPipeline | None:
         return self._pipeline if name == self._pipeline.name else None
 
+    def note(self, request: Request, visitor: Visitor, name: str) -> None:
+        """Who has the token is one person."""
+
 
 def page_app(
     pipeline: WatchedPipeline, *, token: str | None = None, names: Sequence[str] = (), cookie: str = "signoff"

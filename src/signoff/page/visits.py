@@ -78,6 +78,7 @@ def changes(mounting: Mounting, answer: Callable[[Visit], Response]) -> Endpoint
             visit = _visit(mounting, request, form)
             check_token(form, visit.visitor)
             visit.check_may_operate()
+            mounting.note(request, visit.visitor, visit.pipeline.name)
             return answer(visit)
 
         return await run_in_threadpool(work)

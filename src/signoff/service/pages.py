@@ -146,14 +146,14 @@ class ServicePages:
     def pipeline(self, request: Request, name: str) -> WatchedPipeline | None:
         if name not in self._tenant.pipelines:
             return None
-        visitor = self.visitor(request)
-        if request.method == "POST" and visitor.may_operate:  # before it is done
-            action = f"{request.url.path.rpartition('/')[2]} letters"
-            self._tenant.trail.add(time.time(), visitor.name, action, name, "asked on the page")
         try:
             return self.watching.of(name)
         except NoPipeline:
             return None
+
+    def note(self, request: Request, visitor: Visitor, name: str) -> None:
+        action = f"{request.url.path.rpartition('/')[2]} letters"
+        self._tenant.trail.add(time.time(), visitor.name, action, name, "asked on the page")
 
 
 class _Masked:
