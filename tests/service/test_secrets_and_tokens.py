@@ -364,6 +364,28 @@ def test_a_token_that_may_only_look_does_not_fill_the_trail(hosted: Client) -> N
     assert (who.count("view"), who.count("operate")) == (REFUSALS, REFUSALS)
 
 
+@pytest.mark.parametrize(
+    ("state", "codes"),
+    [
+        ("./${file:where}", ["not-hosted"]), ("./${secret:where}", ["not-hosted"]),
+        ("../other", ["not-hosted"]),
+        ("../other/state", ["not-hosted"]), ("link/state", ["not-hosted"]),
+        ("./kept", []), ("./$${file:where}", []), ("../../elsewhere", []),
+    ],
+)  # fmt: skip
+def test_a_state_is_where_the_service_looks_and_in_no_other_pipeline(
+    tmp_path: Path, state: str, codes: list[str]
+) -> None:
+    place = tmp_path / "pipelines" / "alarms"
+    place.mkdir(parents=True)
+    (place / "where").write_text("there")
+    (place / "link").symlink_to(tmp_path / "pipelines" / "other")
+    text = TEXT.replace("name: alarms", f"name: alarms\nstate: {state}")
+    found = check_text(place, text, os.environ, {"where": "there"}, spark=False)
+    assert [each.code for each in found.problems] == codes, found.problems
+    assert [each.line for each in found.problems] == [2 for _ in codes]
+
+
 def test_check_text_needs_no_environment_for_secrets(tmp_path: Path) -> None:
     text = TEXT.replace("path: ./out", "path: ./out, format: '${secret:form}'")
     found = check_text(tmp_path / "alarms", text, os.environ, {"form": "csv"}, spark=False)

@@ -370,8 +370,9 @@ CODES: dict[str, Code] = {
     ),
     "not-hosted": Code(
         "A text that was submitted to the service names other files (`include`), or is called otherwise than "
-        "it was submitted.",
-        "Submit one text under the name that it has.",
+        "it was submitted; or its `state` is in the directory of another pipeline, or holds a reference to a "
+        "file or a secret, which the service does not follow.",
+        "Submit one text under the name that it has; write its `state` as it is, or leave it out.",
         'alarms.yaml:2 [not-hosted] "include" names another file, and only one text was submitted; submit '
         "all of it as one text",
     ),

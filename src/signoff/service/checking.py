@@ -163,12 +163,31 @@ def _check(file: Path, name: str, spark: bool) -> Checked:
         return Checked(
             (Problem("not-hosted", message, "use one name", str(file), written.lines.get(("name",), 0)),)
         )
+    if wrong := _wrong_with_state(str(written.value.get("state", "")), graph.state, file):
+        message, hint = wrong
+        line = written.lines.get(("state",), 0)
+        return Checked((Problem("not-hosted", message, hint, str(file), line),))
     problems: list[Problem] = []
     if spark:
         from signoff.engine.spark_check import check
 
         problems = list(check(graph))
     return Checked(tuple(problems), graph.warnings)
+
+
+def _wrong_with_state(written: str, state: Path, file: Path) -> tuple[str, str] | None:
+    """The service looks at the state of a pipeline: it has to find it as the run does, without files and
+    secrets; and what is in the directory of another pipeline goes when that is deleted."""
+    from signoff.pipeline.variables import REFERENCE
+
+    if any(found["file"] or found["secret"] for found in REFERENCE.finditer(written)):
+        message = '"state" holds a reference to a file or a secret, which the service does not follow'
+        return message, "write the directory itself"
+    own = file.parent.resolve()
+    if state.is_relative_to(own.parent) and not state.is_relative_to(own):
+        message = '"state" is in the directory of other pipelines of the service'
+        return message, "leave it out, or name a directory elsewhere"
+    return None
 
 
 def _placed(problem: Problem, file: Path, name: str) -> Problem:
