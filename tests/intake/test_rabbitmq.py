@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 from pyroaring import BitMap64
 
+from signoff.intake.trim_limit import ToldUpto
 from signoff.ledger import Ledger, Outcome, RowOutcome, RowRef
 from signoff.ledger.batch_state import Done
-from signoff.log import trim
+from signoff.log import LogReader, trim
 from signoff.pipeline.model import LogSettings
 from signoff.sources.rabbitmq.config import RabbitmqConfig
 from tests.brokers import PASSWORD, RabbitMQ
 from tests.intake.processes import IntakeProcess, logged, settle
-from tests.servers import PATIENCE_S
+from tests.servers import PATIENCE_S, wait_until
+from tests.sources.rabbits import Cable
 
 pytestmark = pytest.mark.servers
 
@@ -95,6 +97,41 @@ def test_what_was_put_back_is_a_new_event_also_for_the_next_process(
         intake.wait_for(lambda status: status.drained)
         assert intake.end() == 0
     assert logged(tmp_path) == numbered(0, 1, 2, 1)
+    assert rabbitmq.count(queue) == 0
+
+
+@pytest.mark.crash
+def test_what_was_settled_while_the_broker_was_away_stays_in_the_log_until_it_came_again(
+    rabbitmq: RabbitMQ, queue: str, tmp_path: Path
+) -> None:
+    """The first event was held for long, so the log would be trimmed as soon as it is settled."""
+    log = LogSettings(segment_bytes=64 * 1024)
+    fields: dict[str, Any] = {"prefetch": 20, "remember": 20, "log": log}
+    rabbitmq.publish([b"%d " % n + b"x" * 20_000 for n in range(60)], queue)
+    cable, settings = Cable(rabbitmq), config(rabbitmq, **fields)
+    with IntakeProcess(tmp_path, config(rabbitmq, url=cable.url, **fields)) as intake:
+        for start, end in ((0, 20), (20, 39), (39, 58), (58, 60)):
+            intake.wait_for_events(end)
+            settle(tmp_path, start, end, owed={0} if start == 0 else None)
+        intake.wait_for(lambda status: sum(status.settled_after) == 59)
+        cable.close()
+        intake.wait_for(lambda status: bool(status.reason))
+        settle(tmp_path, 0, 20)
+        intake.wait_for(lambda status: status.settled_sequence == 60)
+        told, directory = ToldUpto(intake.instructions.directory), intake.instructions.log_directory
+        told.trim(directory, 60, settings)
+        intake.kill()
+        told.trim(directory, 60, settings)
+    wait_until(lambda: rabbitmq.count(queue) >= 1)
+    rabbitmq.publish(numbered(60), queue, message_id=lambda _: "later")
+    with IntakeProcess(tmp_path, settings) as intake:
+        intake.wait_for_events(61)
+        assert logged(tmp_path)[-1:] == numbered(60)
+        settle(tmp_path, 60, 61)
+        intake.stop()
+        intake.wait_for(lambda status: status.drained)
+        assert intake.end() == 0
+    assert LogReader(directory).head() == 61
     assert rabbitmq.count(queue) == 0
 
 

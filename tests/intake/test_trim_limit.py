@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,8 @@ from signoff.intake.status import Status, StatusFile
 from signoff.intake.trim_limit import ToldUpto
 
 
-def says(directory: Path, settled: int, pid: int, state: str = "receiving") -> None:
-    StatusFile(directory).report(Status(pid, state, settled_sequence=settled))  # type: ignore[arg-type]
+def says(directory: Path, settled: int, pid: int, state: str = "receiving", **more: Any) -> None:
+    StatusFile(directory).report(Status(pid, state, settled_sequence=settled, **more))  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -58,3 +59,20 @@ def test_a_living_intake_that_cannot_say_how_far_it_is_fills_no_disk(
     assert upto.bound(30) == 10
     assert upto.bound(40) == 30, "what was asked for a while ago"
     assert upto.bound(50) == 40
+
+
+def test_the_log_is_kept_from_the_first_event_that_was_told_and_not_answered(tmp_path: Path) -> None:
+    assert ToldUpto(tmp_path).unanswered() is None
+    says(tmp_path, 30, os.getpid(), unanswered_sequence=4)
+    assert ToldUpto(tmp_path).unanswered() == 4
+
+
+def test_what_was_not_answered_keeps_no_room_from_a_living_intake_that_has_none(
+    tmp_path: Path, dead: int
+) -> None:
+    """The next message may wait in front of the one that would be answered."""
+    held: dict[str, Any] = {"unanswered_sequence": 4, "held_because": "the disk is full"}
+    says(tmp_path, 30, os.getpid(), "held", **held)
+    assert ToldUpto(tmp_path).unanswered() is None
+    says(tmp_path, 30, dead, "held", **held)
+    assert ToldUpto(tmp_path).unanswered() == 4

@@ -178,6 +178,7 @@ def test_settled_events_that_are_to_be_remembered_stay_while_there_is_room(direc
     assert 0 < LogReader(directory).first() <= settled - 2000
     before = LogReader(directory).first()
     assert trim(directory, settled, spare=2000, room_bytes=2 * 1024**2) == 0
+    assert trim(directory, settled, spare=10, kept_from=before, room_bytes=2 * 1024**2) == 0
     trim(directory, settled, spare=2000, room_bytes=256 * 1024)
     assert before < LogReader(directory).first()
     assert writer.size_bytes <= 256 * 1024

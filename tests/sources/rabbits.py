@@ -40,6 +40,9 @@ class Cable:
             end.close()
 
     def close(self) -> None:
+        """Break all connections; no new one can be made."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # closed only, it would still accept one
         self._listener.close()
         self.cut()
 

@@ -330,15 +330,51 @@ def test_an_old_event_that_was_settled_while_the_intake_was_dead_is_recognised(
         wait_until(lambda: again.source._linked(0.05))
         cable.cut()
         again.step_until(lambda: again.source._link is None)
-    again.step_until(lambda: again.source._link is not None and 0 not in numbers(again))
+    again.step_until(lambda: again.source._link is not None and 0 not in again.source._orphans)
     again.silence()
     again.close()
     assert rabbitmq.count(queue) == 0
 
 
-def numbers(rabbit: Rabbit) -> set[int]:
-    """Of events whose message may come again."""
-    return set(rabbit.source._orphans._sequences.values())
+@pytest.mark.parametrize("settled", [0, 1])
+def test_the_same_message_in_two_queues_is_two_events_also_when_it_comes_again(
+    rabbitmq: RabbitMQ, queue: str, open_: Open, settled: int
+) -> None:
+    both = [queue, f"{queue}-2"]
+    rabbitmq.declare_queue(both[1])
+    for name in both:
+        rabbitmq.publish(bodies(0), name, message_id=lambda _: "same")
+    rabbit = open_(queues=both)
+    rabbit.take(2)
+    origins = [dict(event["headers"])["rabbitmq.queue"] for event in rabbit.events]
+    rabbit.crash()
+    for name in both:
+        rabbitmq.wait_for(name, 1)
+    again = open_(queues=both)
+    again.step_until(lambda: again.source._deliveries.owed == 2)
+    again.settle(settled)
+    again.close()
+    rabbitmq.wait_for(origins[1 - settled], 1)
+    assert rabbitmq.count(origins[settled]) == 0
+    rabbitmq.delete_queue(both[1])
+
+
+@pytest.mark.parametrize("settled", [0, 1])
+def test_a_message_that_was_published_twice_is_not_acknowledged_for_its_settled_twin(
+    rabbitmq: RabbitMQ, queue: str, open_: Open, settled: int
+) -> None:
+    rabbitmq.publish(bodies(0, 0), queue, message_id=lambda _: "same")
+    rabbit = open_()
+    rabbit.take(2)
+    rabbit.settle(settled)
+    rabbit.close()
+    rabbitmq.wait_for(queue, 1)
+    again = open_()
+    again.settle(settled)
+    again.step_until(lambda: len(again.source._orphans) == 1)
+    assert again.source._deliveries.owed == 1
+    again.close()
+    rabbitmq.wait_for(queue, 1)
 
 
 def test_without_message_ids_a_message_that_comes_again_is_a_new_event(

@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
+from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.sources.events import event_batch, piece
-from signoff.sources.rabbitmq.redelivery import EarlierRefusal, Orphans, Refusals, digest
+from signoff.sources.rabbitmq.redelivery import EarlierRefusal, Orphans, Refusals, digest, digests
+
+NONE = BitMap64()
+HEADERS_TYPE = EVENT_SCHEMA.field("headers").type
 
 
 def orphans(*messages: tuple[str | None, bytes], first: int = 10, without: tuple[int, ...] = ()) -> Orphans:
@@ -21,14 +26,14 @@ def orphans(*messages: tuple[str | None, bytes], first: int = 10, without: tuple
 
 def test_a_message_is_recognised_once() -> None:
     known = orphans(("a", b"1"), ("b", b"2"))
-    assert known.claim("b", b"2") == 11
-    assert known.claim("b", b"2") is None
-    assert known.claim("a", b"1") == 10
+    assert known.claim("b", b"2", "", NONE) == 11
+    assert known.claim("b", b"2", "", NONE) is None
+    assert known.claim("a", b"1", "", NONE) == 10
     assert not known
 
 
 def test_the_same_id_with_another_body_is_another_message() -> None:
-    assert orphans(("a", b"1")).claim("a", b"2") is None
+    assert orphans(("a", b"1")).claim("a", b"2", "", NONE) is None
 
 
 def test_a_message_without_an_id_is_never_recognised() -> None:
@@ -38,29 +43,45 @@ def test_a_message_without_an_id_is_never_recognised() -> None:
 def test_a_message_published_twice_is_recognised_twice() -> None:
     known = orphans(("a", b"1"), ("a", b"1"), ("a", b"1"))
     assert len(known) == 3
-    assert {known.claim("a", b"1") for _ in range(3)} == {10, 11, 12}
-    assert known.claim("a", b"1") is None
+    assert known.lowest() == 10
+    assert known.claim("a", b"1", "", BitMap64([11]), below=11) == 12, "the one that is still owed"
+    assert [known.claim("a", b"1", "", BitMap64([11]), below=11) for _ in range(2)] == [10, 11]
+    assert known.lowest() is None
+    assert known.claim("a", b"1", "", NONE) is None
+
+
+def test_the_same_message_in_two_queues_is_two_messages() -> None:
+    known = Orphans(by_queue=True)
+    headers = pa.array([[("x", "y"), ("rabbitmq.queue", name)] for name in ("one", "two")], HEADERS_TYPE)
+    events = event_batch(piece([b"1", b"1"], range(2), {}), message_ids=["a", "a"], headers=headers)
+    known.add(10, events, BitMap64())
+    assert [known.claim("a", b"1", queue, NONE) for queue in ("three", "two", "one")] == [None, 11, 10]
+    assert len(set(digests(10, events, [10, 11], by_queue=True).values())) == 2
+    assert len(set(digests(10, events, [10, 11]).values())) == 1
 
 
 def test_a_refused_event_is_no_orphan() -> None:
-    assert orphans(("a", b"1"), ("b", b"2"), without=(10,)).claim("a", b"1") is None
+    assert orphans(("a", b"1"), ("b", b"2"), without=(10,)).claim("a", b"1", "", NONE) is None
 
 
 def test_settled_events_are_forgotten_and_owed_ones_are_not() -> None:
     known = orphans(("a", b"1"), ("a", b"1"), ("b", b"2"), ("c", b"3"))
     known.forget(BitMap64([12]), below=11)
-    assert (known.claim("a", b"1"), known.claim("b", b"2"), known.claim("c", b"3")) == (11, None, 13)
+    assert (
+        known.claim("a", b"1", "", NONE),
+        known.claim("b", b"2", "", NONE),
+        known.claim("c", b"3", "", NONE),
+    ) == (11, None, 13)
     assert not known
 
 
 def test_what_is_no_longer_in_the_log_is_known_on_the_next_channel_too() -> None:
     known = orphans(("a", b"1"), ("b", b"2"), ("c", b"3"), ("d", b"4"))
-    assert known.claim("b", b"2") == 11  # what it was answered with may be lost with the channel
+    assert known.claim("b", b"2", "", NONE) == 11  # what it was answered with may be lost with the channel
     after = orphans(("d", b"4"), first=13)
     after.adopt(known, 13, BitMap64([12]))
-    assert [after.claim(*message) for message in (("a", b"1"), ("b", b"2"), ("c", b"3"), ("d", b"4"))] == [
-        10, 11, None, 13
-    ]  # fmt: skip
+    messages = (("a", b"1"), ("b", b"2"), ("c", b"3"), ("d", b"4"))
+    assert [after.claim(*message, "", NONE) for message in messages] == [10, 11, None, 13]
     assert not after
 
 

@@ -300,6 +300,7 @@ class Intake:
                 next_sequence=log.next_sequence,
                 durable_sequence=log.durable_sequence,
                 settled_sequence=self._told_upto,
+                unanswered_sequence=self._source.unanswered(),
                 expected=self._expected(),
                 settled_after=tuple(self._settle_times.counts),
                 settled_seconds=self._settle_times.seconds,

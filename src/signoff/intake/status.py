@@ -42,6 +42,8 @@ class Status:
     """All events below are fsynced."""
     settled_sequence: int = 0
     """All events below are settled and the source was told."""
+    unanswered_sequence: int | None = None
+    """From here on the source may still have to recognise events: it was told, and could not answer."""
     expected: int | None = None
     """About how many events there will be in all, going by how much of its input the source has read."""
     settled_after: Sequence[int] = ()

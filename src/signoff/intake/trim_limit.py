@@ -4,6 +4,9 @@ An event that is settled while the intake is dead is not acknowledged, so it com
 the log alone. The next intake has read the log before it says that the source was told. While an intake
 lives, the log is kept for it for a moment only: on a full disk it cannot say how far it is, and room is made
 by nothing but trimming. A dead one receives nothing that would need room.
+
+An event whose source was told, and could not answer because the other side is away, comes again as well: the
+log is kept from there on (`Source.unanswered`), as far as it has room.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import time
 from pathlib import Path
 
 from signoff.intake.status import Status, read_status
+from signoff.log import trim
+from signoff.pipeline.model import SourceConfig
 
 PATIENCE_S = 5.0
 """A living intake tells its source, and says so, well within this time."""
@@ -25,6 +30,21 @@ class ToldUpto:
         self._directory = directory
         self._behind: tuple[int, float] | None = None
         """What was asked for and could not be granted, and when."""
+
+    def trim(self, log: Path, upto: int, config: SourceConfig) -> None:
+        """Remove what is settled and will not be read again, unless its source may have to recognise it."""
+        spare, kept_from = config.remembered_events, None
+        if spare:
+            upto, kept_from = self.bound(upto), self.unanswered()
+        trim(log, upto, spare=spare, kept_from=kept_from, room_bytes=config.log.max_bytes // 2)
+
+    def unanswered(self) -> int | None:
+        """From where on events may come again that the source was told of and could not answer; None, too,
+        while a living intake has no room: what would be answered may wait behind what is not received."""
+        status = read_status(self._directory)
+        if status is None or (status.state == "held" and status.held_because and _lives(status)):
+            return None
+        return status.unanswered_sequence
 
     def bound(self, upto: int) -> int:
         """`upto`, or less if the source was not told so far."""

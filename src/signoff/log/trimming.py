@@ -16,21 +16,29 @@ from signoff.log.head import read_head
 from signoff.log.segment import list_segments, segment_path
 
 
-def trim(directory: Path, upto: int, *, spare: int = 0, room_bytes: int | None = None) -> int:
+def trim(
+    directory: Path,
+    upto: int,
+    *,
+    spare: int = 0,
+    kept_from: int | None = None,
+    room_bytes: int | None = None,
+) -> int:
     """Remove the segments in which every event is below `upto`; returns the bytes freed.
 
-    The newest `spare` events are kept even so, for a source that must recognise them, as long as the
-    whole log is no larger than `room_bytes`: what is settled never holds the source back.
+    The newest `spare` events are kept even so, and all from `kept_from` on, for a source that must
+    recognise them, as long as the whole log is no larger than `room_bytes`: what is settled never holds the
+    source back.
 
     May be called by any process while the log is being written and read.
     """
     directory = Path(directory)
     segments = [first for first in list_segments(directory) if first <= upto]
-    kept_from = _kept_from(directory, upto, spare)
-    room = None if not spare or room_bytes is None else room_bytes - _size(directory)
+    needed_from = _needed_from(directory, upto, spare, kept_from)
+    room = None if needed_from == upto or room_bytes is None else room_bytes - _size(directory)
     freed = removed = 0
     for first, following in pairwise(segments):
-        if following > kept_from and (room is None or room + freed >= 0):
+        if following > needed_from and (room is None or room + freed >= 0):
             break
         path = segment_path(directory, first)
         try:
@@ -44,9 +52,14 @@ def trim(directory: Path, upto: int, *, spare: int = 0, room_bytes: int | None =
     return freed
 
 
-def _kept_from(directory: Path, upto: int, spare: int) -> int:
-    """What is below may go: it is settled, and there are `spare` events after it."""
-    return min(upto, (read_head(directory) or 0) - spare) if spare else upto
+def _needed_from(directory: Path, upto: int, spare: int, kept_from: int | None) -> int:
+    """What is below may go: it is settled, there are `spare` events after it, and nobody asks for it."""
+    limits = [upto]
+    if spare:
+        limits.append((read_head(directory) or 0) - spare)
+    if kept_from is not None:
+        limits.append(kept_from)
+    return min(limits)
 
 
 def _size(directory: Path) -> int:

@@ -34,7 +34,7 @@ from signoff.intake.trim_limit import ToldUpto
 from signoff.ledger import Ledger, RunLock
 from signoff.ledger.batch_state import Done
 from signoff.ledger.sequences import from_range
-from signoff.log import LogReader, trim
+from signoff.log import LogReader
 from signoff.log.spark import LogOptions, LogStreamReader
 from signoff.pipeline.model import SourceConfig
 from signoff.pipeline.secrets import redact
@@ -210,11 +210,8 @@ class _Intake:
     def _trim(self) -> None:
         """Also without a new batch: a log that is full takes nothing new, and none would come."""
         config, done = self.source.config, self.needed_from
-        if spare := config.remembered_events:
-            done = self.told.bound(done)
-        if done != self.trimmed_upto:
-            room = config.log.max_bytes // 2
-            trim(self.source.log_directory, done, spare=spare, room_bytes=room)
+        if done != self.trimmed_upto or config.remembered_events:  # then it depends on more than `done`
+            self.told.trim(self.source.log_directory, done, config)
             self.trimmed_upto = done
 
     def keep_up(self) -> None:

@@ -149,6 +149,15 @@ class Source(ABC):
         """
         return {}
 
+    def unanswered(self) -> int | None:
+        """The lowest event that may be settled although its answer could not be sent, and so comes again and
+        must be recognised by the log; None when there is none. The log is kept from there on, as far as it
+        has room.
+
+        Only for a source with `remembered_events`; called after every step of the intake.
+        """
+        return None
+
     def stop(self) -> None:
         """There will be no more `receive`: turn away whoever still comes. `settle` goes on.
 

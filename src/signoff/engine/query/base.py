@@ -42,7 +42,7 @@ from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import Outcome, RowOutcome, RowRef
 from signoff.link.handover import HandoverConfig
-from signoff.log import LogReader, exclude, trim
+from signoff.log import LogReader, exclude
 from signoff.log.disk_proof import not_shared, prove_shared
 from signoff.log.reader import evenly
 from signoff.log.spark import read_range
@@ -186,11 +186,9 @@ class SourceQuery(ABC):
                 self.source, None if self.idle else self.shared.ledger.needed_from(self.source)
             )
         done = min([self.finished_upto(), *(needed() for needed in self.needed_elsewhere)])
-        spare = self.config.remembered_events
-        if spare:
-            done = self._told.bound(done)
-        if done > self._tidied or spare:  # with spare events it also depends on the size of the log
-            trim(self.log_directory, done, spare=spare, room_bytes=self.config.log.max_bytes // 2)
+        # Where events must be recognised it also depends on the size of the log, and on the source.
+        if done > self._tidied or self.config.remembered_events:
+            self._told.trim(self.log_directory, done, self.config)
             self._tidied = done
 
     @property

@@ -2,8 +2,8 @@
 
 A broker delivers again whatever was not acknowledged when a channel ends: the intake was killed, the
 connection was cut, the broker died. Most of that is in the log already. `Orphans` are the events of
-the log whose message may come again; a delivery with the same message id and the same body is that
-message. Whether the broker calls it redelivered does not matter: one that was killed forgets.
+the log whose message may come again; a delivery from the same queue with the same message id and the same
+body is that message. Whether the broker calls it redelivered does not matter: one that was killed forgets.
 
 A message that was refused and went back to the queue must not be taken for the event it was: it is a
 new event. `Refusals` notes, durably and before the broker is told, which events those are, and how
@@ -15,7 +15,6 @@ Without a message id nothing can be recognised: such a message is a new event.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -23,54 +22,84 @@ from pathlib import Path
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from signoff.sources.rabbitmq.events import PREFIX
+
+Key = tuple[str, int, str]
+"""Message id, hash of the body, and the queue where several are consumed."""
 COLUMNS = ("message_id", "payload")
 KEPT_REFUSALS = 100_000
 """Refusals whose count is kept although their events are no longer in the log."""
 
 
 class Orphans:
-    """Events of earlier channels, each to be found once by the message it was made of."""
+    """Events of earlier channels, each to be found once by the message it was made of.
 
-    def __init__(self) -> None:
-        self._sequences: dict[tuple[str, int], int] = {}
-        self._more: dict[tuple[str, int], deque[int]] = {}
-        """Where one message was published several times: its further events."""
-        self._claimed: list[tuple[tuple[str, int], int]] = []
+    Several events may have one key: the same message was published several times. Their messages are all
+    alike, so one that comes is taken for an event that is still owed, oldest first, and for a settled one
+    only when no other is left: that one's message may have been acknowledged, and then it does not come.
+    """
+
+    def __init__(self, *, by_queue: bool = False) -> None:
+        self._by_queue = by_queue
+        """Several queues are consumed: the same message in two of them is two messages."""
+        self._sequences: dict[Key, int] = {}
+        self._several: dict[Key, BitMap64] = {}
+        """Where more than one event has a key: all of them."""
+        self._unclaimed = BitMap64()
+        self._claimed: list[tuple[Key, int]] = []
         """Found: no orphans on this channel, but what they were answered with may be lost with it."""
 
     def __bool__(self) -> bool:
-        return bool(self._sequences)
+        return bool(self._unclaimed)
 
     def __len__(self) -> int:
-        return len(self._sequences) + sum(map(len, self._more.values()))
+        return len(self._unclaimed)
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._unclaimed
+
+    def lowest(self) -> int | None:
+        return self._unclaimed.min() if self._unclaimed else None
 
     def add(self, first: int, events: pa.RecordBatch, without: BitMap64) -> None:
-        """Add events of the log (COLUMNS are enough) from sequence number `first` on."""
+        """Add events of the log (`columns` are enough) from sequence number `first` on."""
         ids = events.column("message_id")
         if ids.null_count == len(ids):
             return
-        pairs = zip(ids.to_pylist(), events.column("payload").to_pylist(), strict=True)
-        for sequence, (message_id, payload) in enumerate(pairs, first):
+        payloads = events.column("payload").to_pylist()
+        messages = zip(ids.to_pylist(), payloads, queues_of(events, self._by_queue), strict=True)
+        for sequence, (message_id, payload, queue) in enumerate(messages, first):
             if message_id is None or sequence in without:
                 continue
-            self._put((message_id, hash(payload)), sequence)
+            self._put((message_id, hash(payload), queue), sequence)
 
-    def claim(self, message_id: str, payload: bytes) -> int | None:
-        """The event this message became earlier; it is no orphan any more."""
-        key = (message_id, hash(payload))
-        sequence = self._sequences.pop(key, None)
+    def claim(
+        self, message_id: str, payload: bytes, queue: str, settled: BitMap64, below: int = 0
+    ) -> int | None:
+        """The event this message became earlier; it is no orphan any more. All below `below` are settled."""
+        key = (message_id, hash(payload), queue if self._by_queue else "")
+        if (several := self._several.get(key)) is None:
+            sequence = self._sequences.pop(key, None)
+        else:
+            owed = several - settled
+            owed.remove_range(0, below)
+            sequence = (owed or several).min()
+            several.remove(sequence)
+            if not several:
+                del self._several[key]
         if sequence is not None:
+            self._unclaimed.remove(sequence)
             self._claimed.append((key, sequence))
-            if more := self._more.get(key):
-                self._sequences[key] = more.pop()
         return sequence
 
     def forget(self, settled: BitMap64, below: int) -> None:
         """Forget events that are settled: below `below` all are."""
         known = self.unclaimed()
-        self._sequences, self._more, self._claimed = {}, {}, []
+        self._sequences, self._several, self._claimed = {}, {}, []
+        self._unclaimed = BitMap64()
         for key, sequence in known:
             if sequence >= below and sequence not in settled:
                 self._put(key, sequence)
@@ -81,14 +110,33 @@ class Orphans:
             if sequence < below and sequence not in without:
                 self._put(key, sequence)
 
-    def unclaimed(self) -> list[tuple[tuple[str, int], int]]:
-        more = [(key, sequence) for key, several in self._more.items() for sequence in several]
-        return [*self._sequences.items(), *more]
+    def unclaimed(self) -> list[tuple[Key, int]]:
+        several = [(key, sequence) for key, each in self._several.items() for sequence in each]
+        return [*self._sequences.items(), *several]
 
-    def _put(self, key: tuple[str, int], sequence: int) -> None:
-        if key in self._sequences:
-            self._more.setdefault(key, deque()).append(self._sequences[key])
-        self._sequences[key] = sequence
+    def _put(self, key: Key, sequence: int) -> None:
+        self._unclaimed.add(sequence)
+        if key in self._several:
+            self._several[key].add(sequence)
+        elif key in self._sequences:
+            self._several[key] = BitMap64([self._sequences.pop(key), sequence])
+        else:
+            self._sequences[key] = sequence
+
+
+def columns(by_queue: bool) -> tuple[str, ...]:
+    """What must be read of the log to recognise a message. The headers are most of a small event."""
+    return (*COLUMNS, "headers") if by_queue else COLUMNS
+
+
+def queues_of(events: pa.RecordBatch, by_queue: bool) -> list[str]:
+    """The queue each event came from; '' where they all come from one."""
+    if not by_queue:
+        return [""] * events.num_rows
+    found = pc.map_lookup(events.column("headers"), pa.scalar(PREFIX + "queue"), "first")
+    names = found.fill_null("").dictionary_encode()
+    known = names.dictionary.to_pylist()
+    return [known[index] for index in names.indices.to_pylist()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +145,8 @@ class EarlierRefusal:
 
     sequence: int
     message: str
-    """Digest of message id and body; '' when the event is no longer in the log."""
+    """Digest of message id and body, and of the queue where there are several; '' when the event is no longer
+    in the log."""
     requeued: int
     """How often the message went back to its queue, this time included."""
 
@@ -159,17 +208,26 @@ class Refusals:
         return old[-KEPT_REFUSALS:] + [refusal for refusal in found if refusal.sequence >= oldest]
 
 
-def digest(message_id: str | None, payload: bytes) -> str:
+def digest(message_id: str | None, payload: bytes, queue: str = "") -> str:
     """A short name for a message, the same whenever it comes."""
-    salt = blake2b((message_id or "").encode(), digest_size=16).digest()
+    name = f"{message_id or ''}\0{queue}" if queue else message_id or ""
+    salt = blake2b(name.encode(), digest_size=16).digest()
     return blake2b(payload, digest_size=12, salt=salt).hexdigest()
 
 
-def digests(first: int, events: pa.RecordBatch, wanted: Sequence[int]) -> dict[int, str]:
+def digests(
+    first: int, events: pa.RecordBatch, wanted: Sequence[int], *, by_queue: bool = False
+) -> dict[int, str]:
     """The digests of those of the events, from `first` on, whose sequence numbers are wanted."""
     places = [sequence - first for sequence in wanted if first <= sequence < first + events.num_rows]
-    ids, payloads = events.column("message_id"), events.column("payload")
-    return {first + place: digest(ids[place].as_py(), payloads[place].as_py()) for place in places}
+    events = events.take(pa.array(places, pa.int64()))
+    messages = zip(
+        events.column("message_id").to_pylist(),
+        events.column("payload").to_pylist(),
+        queues_of(events, by_queue),
+        strict=True,
+    )
+    return {first + place: digest(*message) for place, message in zip(places, messages, strict=True)}
 
 
 def _line(refusal: EarlierRefusal) -> bytes:

@@ -30,7 +30,7 @@ from signoff.sources.rabbitmq.config import RabbitmqConfig, RefuseAction
 from signoff.sources.rabbitmq.connection import Link, LinkLost
 from signoff.sources.rabbitmq.deliveries import Deliveries
 from signoff.sources.rabbitmq.events import Message, events_of, kept
-from signoff.sources.rabbitmq.redelivery import COLUMNS, EarlierRefusal, Orphans, Refusals, digests
+from signoff.sources.rabbitmq.redelivery import EarlierRefusal, Orphans, Refusals, columns, digests
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,8 @@ class RabbitmqSource(Source):
         self._link: Link | None = None
         self._deliveries = Deliveries()
         """Of the link that is open now; made anew with each."""
-        self._orphans = Orphans()
+        self._by_queue = len(config.queues) > 1
+        self._orphans = Orphans(by_queue=self._by_queue)
         self._relinks = False
         """There was a link before."""
         self._until_forgetting = 0
@@ -83,7 +84,7 @@ class RabbitmqSource(Source):
         self._name, self._once, self._log = context.name, context.once, context.log
         self._next = resume.next_sequence
         make_directory(context.directory)
-        oldest = self._log.first() if self._log else self._next
+        oldest = self._first()
         self._notes = Refusals(context.directory / NOTE_FILE, oldest)
         # Now, not with the first link: what the source is told from here on may be removed from the log.
         self._orphans = self._find_orphans()
@@ -146,6 +147,10 @@ class RabbitmqSource(Source):
         if self._link is None or owed < self._link.most_unacknowledged:
             return ""
         return f"{owed} messages are unacknowledged, more are not delivered (prefetch)"
+
+    def unanswered(self) -> int | None:
+        """Without a connection, any that was received; with one, an old one that has not come yet."""
+        return self._first() if self._link is None else self._orphans.lowest()
 
     def stop(self) -> None:
         self._over = True
@@ -221,7 +226,7 @@ class RabbitmqSource(Source):
         """Hand out what is new; what is in the log already only gets its new tag."""
         fresh, known = messages, list[int]()
         if self._orphans:
-            fresh, known = self._recognise(messages)
+            fresh, known = self._recognise(link, messages)
             self._until_forgetting -= len(messages)
             if self._until_forgetting < 0:
                 self._until_forgetting = self._config.remembered_events
@@ -244,15 +249,18 @@ class RabbitmqSource(Source):
         self._received.append((first, events))
         return events
 
-    def _recognise(self, messages: list[Message]) -> tuple[list[Message], list[int]]:
+    def _recognise(self, link: Link, messages: list[Message]) -> tuple[list[Message], list[int]]:
         """The messages that are new, and the numbers of the others, which get their new tags."""
         fresh: list[Message] = []
         known: list[int] = []
-        limit = self._config.max_event_bytes
+        limit, claim = self._config.max_event_bytes, self._orphans.claim
         for message in messages:
             method, properties, body = message
             identity = properties.message_id
-            sequence = None if identity is None else self._orphans.claim(identity, kept(body, limit))
+            sequence = None
+            if identity is not None:
+                queue = link.queues[method.consumer_tag]
+                sequence = claim(identity, kept(body, limit), queue, self._settled, self._base)
             if sequence is None:
                 fresh.append(message)
             else:
@@ -264,7 +272,7 @@ class RabbitmqSource(Source):
         """Everything that was received and may be redelivered: from the log, on its way there, and what is
         known already and was removed from the log since."""
         for attempt in range(ATTEMPTS):
-            orphans, oldest = Orphans(), self._log.first() if self._log else self._next
+            orphans, oldest = Orphans(by_queue=self._by_queue), self._first()
             try:
                 for first, events in [*self._logged_events(oldest), *self._received]:
                     orphans.add(first, events, self._notes.sequences)
@@ -278,7 +286,12 @@ class RabbitmqSource(Source):
 
     def _logged_events(self, oldest: int) -> Iterable[tuple[int, pa.RecordBatch]]:
         """All there are: one that was settled long after those behind it may not be acknowledged yet."""
-        return [] if self._log is None else self._log.read(oldest, self._log.head(), COLUMNS)
+        wanted = columns(self._by_queue)
+        return [] if self._log is None else self._log.read(oldest, self._log.head(), wanted)
+
+    def _first(self) -> int:
+        """The oldest event in the log."""
+        return self._log.first() if self._log else self._next
 
     # Answers
 
@@ -296,7 +309,7 @@ class RabbitmqSource(Source):
         if not refused:
             return
         present = self._deliveries.holding(refused)
-        oldest = self._log.first() if self._log else self._next
+        oldest = self._first()
         for sequence, transient in refused.items():
             if sequence not in present:
                 if sequence >= oldest:
@@ -331,8 +344,8 @@ class RabbitmqSource(Source):
         wanted = list(sequences)
         start, end = max(wanted[0], self._log.first()), wanted[-1] + 1
         if start < end:
-            for first, events in self._log.read(start, end, COLUMNS):
-                found |= digests(first, events, wanted)
+            for first, events in self._log.read(start, end, columns(self._by_queue)):
+                found |= digests(first, events, wanted, by_queue=self._by_queue)
         return found
 
     def _advance(self) -> None:
