@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,15 +14,16 @@ import pytest
 from pyroaring import BitMap64
 
 from signoff.batch import OF_LETTERS
-from signoff.errors import Discarded, LogError, TransientError
+from signoff.errors import Discarded, LogError, StateError, TransientError
 from signoff.link.handover import HandoverSink, LinkPlace
-from signoff.link.notes import LinkNotes
+from signoff.link.notes import Handed, LinkNotes
 from signoff.log import LogReader, LogWriter, writer
 from signoff.log.head import HeadFile
 from signoff.sinks.contract import BatchRef, Part
 
 FIRST = BatchRef("incoming", 0, 10)
 SECOND = BatchRef("incoming", 10, 20)
+THIRD = BatchRef("incoming", 20, 30)
 
 
 @pytest.fixture
@@ -222,6 +224,64 @@ def test_a_sign_is_not_taken_for_a_row_whose_commit_failed(
     hand_on(sink, SECOND, range(10, 11))
     assert ids(place) == ["incoming/0", "incoming/1", "~mark/2", "incoming/10"]
     sink.release()
+
+
+@pytest.mark.parametrize("failing", [("fdatasync", "ftruncate"), ("fdatasync",)])
+def test_rows_whose_commit_failed_are_not_found_after_a_kill_though_the_file_still_has_them(
+    place: LinkPlace, monkeypatch: pytest.MonkeyPatch, failing: tuple[str, ...]
+) -> None:
+    sink = sink_at(place)
+    hand_on(sink, FIRST, range(2))
+    with monkeypatch.context() as patch:
+        for name in failing:
+            patch.setattr(os, name, _broken)
+        with pytest.raises(TransientError, match="log-io"):
+            hand_on(sink, SECOND, range(10, 12))
+        assert len(_notes_of(place)) == 2, "it is known what is to be cut off"
+        # Whoever is next has no other way than over what is to be cut off first.
+        with pytest.raises(TransientError, match="log-io"):
+            hand_on(sink, THIRD, range(20, 22))
+        with pytest.raises(LogError, match="log-io"):
+            sink.append_sign("~mark/1", b"{}")
+        assert [each.batch for each in _notes_of(place)] == [FIRST, SECOND]
+    again = _after_a_kill(sink, place)
+    again.prepare()
+    assert ids(place) == ["incoming/0", "incoming/1"] and LogReader(place.log).scan() == 2
+    hand_on(again, THIRD, range(20, 22))
+    assert ids(place)[2:] == ["incoming/20", "incoming/21"]
+    again.release()
+
+
+def test_rows_of_a_commit_are_not_given_up_if_neither_the_log_nor_the_notes_can_say_that_they_are_not_there(
+    place: LinkPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise StateError("disk I/O error")
+
+    sink = sink_at(place)
+    with monkeypatch.context() as patch:
+        for name in ("fdatasync", "ftruncate"):
+            patch.setattr(os, name, _broken)
+        patch.setattr(LinkNotes, "withdraw", refused)
+        for _ in range(2):
+            with pytest.raises(StateError, match="disk I/O error"):  # no SinkError: the engine begins anew
+                hand_on(sink, FIRST, range(2))
+    again = _after_a_kill(sink, place)
+    hand_on(again, FIRST, range(2))
+    assert ids(place) == ["incoming/0", "incoming/1"]
+    again.release()
+
+
+def _broken(*_: object) -> None:
+    raise OSError(5, "Input/output error")
+
+
+def _notes_of(place: LinkPlace) -> list[Handed]:
+    notes = LinkNotes(place.database)
+    try:
+        return notes.each()
+    finally:
+        notes.close()
 
 
 def _fails_once(

@@ -6,6 +6,8 @@ alone writes the log, appends the parts of a batch together; a batch is in the l
 
 A kill between any two steps leads to the same batch being handed on again: it is recognised by its note.
 A commit that fails leaves nothing behind, in the log or in memory: whoever is told so may give the rows up.
+Where the file cannot be cut back to what it held before, the note says that the rows are withdrawn. If that
+cannot be written either, no failure is reported: the batch is done again, as after a kill.
 """
 
 from __future__ import annotations
@@ -96,6 +98,10 @@ class HandoverSink(Sink):
         self._latest = 0
         self._noted: Handed | None = None
         """A batch that could not be appended after it was noted. The next one takes its place."""
+        self._uncut = False
+        """Its rows may be in the file, where a kill would let them be found."""
+        self._unsaid = False
+        """And its note does not say that they are withdrawn: no error means that they will not be found."""
 
     kept: ClassVar[tuple[str, ...]] = ("_name", "_place", "_settings", "_when_full")
     """What goes to executors."""
@@ -124,7 +130,8 @@ class HandoverSink(Sink):
                     self._log.close()
             if self._notes is not None:
                 self._notes.close()
-            self._log = self._notes = None
+            self._log = self._notes = self._noted = None
+            self._uncut = self._unsaid = False
 
     def open(self, part: Part) -> Writer:
         return PartWriter(self._place.parts, part)
@@ -138,6 +145,8 @@ class HandoverSink(Sink):
                     raise Discarded(f"the buffer is full ({self._settings.max_bytes} bytes)") from error
                 raise TransientError(str(error)) from error
             except (LogError, StateError, OSError) as error:
+                if self._unsaid:
+                    raise
                 raise TransientError(str(error)) from error
             finally:
                 # Also those of tries that came to nothing: each writes its own.
@@ -150,10 +159,15 @@ class HandoverSink(Sink):
         sign = as_events(pa.array([payload], pa.binary()), pa.array([message_id]), origin)
         with self._lock:
             log, notes = self._open()
+            self._cut(log, notes)
             if self._noted is not None:  # its rows are not in the log, and the sign must not be taken for one
                 notes.forget(self._noted)
                 self._noted = None
-            _append_now(log, [sign])
+            try:
+                _append_now(log, [sign])
+            except LogError:
+                self._uncut = not log.withdraw()
+                raise
 
     def _append(self, batch: BatchRef, events: pa.Table) -> None:
         log, notes = self._open()
@@ -166,6 +180,7 @@ class HandoverSink(Sink):
         if not events.num_rows:
             return
         events = self._received_now(events)
+        self._cut(log, notes)  # while the note of what is cut off is there
         log.append_all([])  # whether there is room, before anything is noted
         first = log.next_sequence
         pieces = events.to_batches()
@@ -173,8 +188,30 @@ class HandoverSink(Sink):
         last = first + events.num_rows
         self._noted = Handed(self._name, batch, first, last, origins, self._made_from(batch))
         notes.note(self._noted)
-        _append_now(log, pieces)
+        try:
+            _append_now(log, pieces)
+        except LogError:
+            self._withdraw(log, notes)
+            raise
         self._noted = None
+
+    def _withdraw(self, log: LogWriter, notes: LinkNotes) -> None:
+        """Whoever is told that a commit failed may give its rows up: they must not come back after a kill."""
+        self._uncut = not log.withdraw()
+        self._unsaid = self._uncut and self._noted is not None
+        if self._unsaid and self._noted is not None:
+            notes.withdraw(self._noted)
+            self._unsaid = False
+
+    def _cut(self, log: LogWriter, notes: LinkNotes) -> None:
+        """Cut off what a commit that failed has left in the file. What is noted or appended before that could
+        be taken for it."""
+        if self._uncut:
+            self._withdraw(log, notes)
+        if self._uncut:
+            raise LogError(
+                f"[log-io] {self._place.log}: rows of a commit that failed cannot be cut off; check the disk"
+            )
 
     def _earlier(self, notes: LinkNotes, batch: BatchRef) -> list[Handed]:
         """Where rows of a batch may be that come now: if a kill comes before the ledger knows of them, and a
@@ -213,13 +250,9 @@ class HandoverSink(Sink):
 
 
 def _append_now(log: LogWriter, pieces: Sequence[pa.RecordBatch]) -> None:
-    """Append durably, or not at all."""
-    try:
-        log.append_all(pieces)
-        log.sync()
-    except LogError:
-        log.withdraw()
-        raise
+    """Append durably; raises LogError if that fails, after which they are to be withdrawn."""
+    log.append_all(pieces)
+    log.sync()
 
 
 class PartWriter(Writer):

@@ -4,7 +4,8 @@ reported.
 Invariants:
 - A batch is noted before its rows are appended: `first` is where the log ended then, `last` where it
   ends with them. It is in the log if the log reaches `last`; if not, nobody has seen any of it.
-- At most one noted batch is not in the log; it is the last one.
+- At most one noted batch is not in the log; it is the last one. It may have been withdrawn: then the
+  log may hold its rows behind `first`, but does not reach `last`; they are cut off before the next write.
 - A batch that comes again with other rows (a step has changed its mind) has several notes, as has one of
   which rows come on their own: each row is in the log once.
 - Answers only grow: what was answered stays answered until the batch it belongs to is forgotten.
@@ -119,6 +120,12 @@ class LinkNotes:
                 (handed.sink, batch.source, batch.start, batch.end, batch.replay, handed.first, handed.last,
                  to_bytes(handed.origins), handed.made_from),
             )  # fmt: skip
+
+    def withdraw(self, handed: Handed) -> None:
+        """This batch, the last one, is not in the log, although its file may still hold its rows: it is noted
+        as longer than they are. May be repeated."""
+        with self._store.write() as db:
+            db.execute("UPDATE handed SET last = ? WHERE first = ?", (handed.last + 1, handed.first))
 
     def find(self, batch: BatchRef) -> list[Handed]:
         """What is stored of a batch, whatever the name of the sink that wrote it was."""

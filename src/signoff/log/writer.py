@@ -188,19 +188,25 @@ class LogWriter:
         self._roll_if_due()
         return self.durable_sequence
 
-    def withdraw(self) -> None:
+    def withdraw(self) -> bool:
         """Take back what was appended and never reported durable: after a `sync` that failed, for who does
-        not try it again. Nobody has seen any of it, and nobody will."""
+        not try it again. Nobody has seen any of it, and this writer shows it to nobody.
+
+        False: it could not be cut off durably. A writer that opens the log anew may find it whole, unless it
+        is told by `keep_upto`. May be called again, until it returns True."""
         self._pending, self._pending_bytes = [], 0
         self._retry_at = self._failure = None
         if self.durable_sequence != self._published:
             # Synced, but no reader could be told.
             self._segment_end, self.durable_sequence, self.last = self._published_place
-            self._torn = True
-            with suppress(OSError):
-                os.ftruncate(self._segment, self._segment_end)
-                self._torn = False
         self.next_sequence = self.durable_sequence
+        self._torn = True
+        with suppress(OSError):
+            os.ftruncate(self._segment, self._segment_end)
+            self._torn = False
+            os.fdatasync(self._segment)
+            return True
+        return False
 
     @property
     def size_bytes(self) -> int:

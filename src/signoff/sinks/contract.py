@@ -136,7 +136,8 @@ class Sink(ABC):
     atomic: ClassVar[bool] = False
     takes_back: ClassVar[bool] = False
     """Whether a commit without parts removes what the batch has published before: a kill came before the
-    ledger knew, and the pipeline makes no rows of it any more."""
+    ledger knew, and the pipeline makes no rows of it any more; or the sink is about to give up the batch, of
+    which a commit that failed may have left some visible."""
     observes: ClassVar[bool] = False
     """Whether it only looks on: what it is given does not count as delivered."""
     wants_ids: bool = True

@@ -130,7 +130,8 @@ def judge(
     `commit` makes an atomic sink's batch visible and returns None, or why it could not (`Final`: and never
     will); it raises Discarded when the rows were dropped. `taking_back`: sinks for which it is called also if
     there are no rows: what a pass published under the same name, that was not recorded, is not what is
-    recorded now.
+    recorded now. So it is before they give rows up: a dead letter is replayed under another name, and what a
+    commit that failed has left visible would be there twice. Rows that cannot be taken back are still owed.
     """
     verdict = Round()
     for result in results:
@@ -147,7 +148,8 @@ def judge(
         if name in taking_back and not (answer.parts or answer.rows or answer.owed):
             _take_back(name, commit)
         try:
-            _judge_sink(verdict, name, config, before, answer, commit, name in atomic, now, link)
+            takes_back = name in taking_back
+            _judge_sink(verdict, name, config, before, answer, commit, name in atomic, takes_back, now, link)
         except Discarded as reason:
             refused = BY_POLICY[config.on_failure]
             verdict.outcomes += [RowOutcome(row, name, refused, why) for row, why in answer.refused]
@@ -214,6 +216,7 @@ def _judge_sink(
     answer: SinkReply,
     commit: Commit,
     atomic: bool,
+    takes_back: bool,
     now: float,
     link: bool | None,
 ) -> None:
@@ -229,7 +232,10 @@ def _judge_sink(
     for row, reason in answer.refused:
         verdict.outcomes.append(RowOutcome(row, name, policy, reason))
     final = isinstance(failed, Final)
-    if failed is not None and (final or exhausted(config.retry, attempts)):
+    gives_up = failed is not None and (final or exhausted(config.retry, attempts))
+    if gives_up and whole and takes_back and (left := commit(name, ())) is not None:
+        failed, gives_up = f"{failed}; what it may have published cannot be taken back: {left}", False
+    if gives_up:
         reason = str(failed) if final else f"gave up after {attempts} attempts: {failed}"
         rows = owed if not whole else owed + answer.signed_rows()
         verdict.outcomes += [RowOutcome(row, name, policy, reason, transient=not final) for row in rows]

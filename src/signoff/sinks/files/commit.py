@@ -130,11 +130,13 @@ class Commit:
         sync_directory(self._root)
 
     def remove(self) -> None:
-        """The batch has no rows, and no files any more."""
-        known = self._known()
+        """The batch has no rows, and no files any more. Repeated after it failed, it syncs again: a file that
+        was removed before may come back until then."""
+        known, noted = self._known(), self._in_manifest()
         for name in known:
             (self._root / name).unlink(missing_ok=True)
-        self._sync(sorted(known))
+        unfinished = [self._key] if self._folder.exists() else []
+        self._sync([*known, *noted, *unfinished])
         self._manifest.unlink(missing_ok=True)
 
     def _found_by_name(self) -> set[str]:
@@ -143,10 +145,13 @@ class Commit:
 
     def _known(self) -> set[str]:
         """The files that the batch has had, also by another layout."""
-        known = self._found_by_name()
-        with suppress(FileNotFoundError, ValueError):
-            known |= set(json.loads(self._manifest.read_bytes()))
+        known = self._found_by_name() | self._in_manifest()
         return {name for name in known if (self._root / name).exists()}
+
+    def _in_manifest(self) -> set[str]:
+        with suppress(FileNotFoundError, ValueError):
+            return set(json.loads(self._manifest.read_bytes()))
+        return set()
 
     def _staged(self, files: Sequence[PartFile], targets: dict[str, list[PartFile]]) -> dict[str, str]:
         """Make the files as they will be; returns the names under which they wait, and where they go."""
