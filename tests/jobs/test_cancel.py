@@ -68,7 +68,7 @@ def test_what_a_kill_has_left_is_cancelled(
     def killed(log: Path, output: Any, parts: Path) -> None:
         if state == "appending":
             written = outputs.LogWriter(log, outputs.LogSettings())
-            events = next(outputs._events([parts / name for name in output.parts]))
+            events = next(outputs.events_in([parts / name for name in output.parts]))
             written.append(outputs._received_now(events.slice(0, 2)))
             written.close()
         raise KeyboardInterrupt

@@ -54,7 +54,7 @@ def replayed_by(graph: Graph, run: str) -> list[str]:
         def _group(self, source: str, stage: str, letters: Any) -> None:
             taken.extend(letter.event_id for letter in letters)
             for letter in letters:
-                self.shared.letters.withdraw([letter])
+                self.shared.letters.take_for_drop([letter])  # it is asked for no more
 
     with (
         Records(graph.state) as records,

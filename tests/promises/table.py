@@ -79,6 +79,10 @@ PROMISES: dict[str, dict[int, str]] = {
         "retried, then the event meets its `on_failure`.",
         49: "Many events of one key: one run, or as many as the cool-down allows; each is settled by a run "
         "that covers its data.",
+        50: "A schedule runs each period once: through kills and downtime, with two schedulers, and across a "
+        "change of daylight saving time.",
+        51: "A run over data that still arrives says up to where its input was complete; run again, the "
+        "report replaces itself.",
     },
     "Service": {
         54: "The service is killed: every pipeline comes back as it was asked to be; running ones were never "
