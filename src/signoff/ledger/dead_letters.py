@@ -198,9 +198,13 @@ class DeadLetters:
     def request_replay(self, letters: Iterable[DeadLetter]) -> int:
         """Ask for these to be replayed; whoever runs the engine does it. Returns how many were stored.
 
-        Not those that do not hold their whole event, nor rows that such an event is part of.
+        Not those that do not hold their whole event, nor rows that such an event is part of. Also those that
+        were replayed in one batch with them, if that broke off: the same batch must finish.
         """
-        chosen = self.whole(letters)
+        asked = list(letters)
+        begun = {(x.source, x.batch) for x in asked if x.batch}
+        others = [x for each in sorted(begun) for x in self.of_batch(*each) if x.status == "stored"]
+        chosen = self.whole([*asked, *others])
         cut = {(x.source, x.stage, x.child) for x in chosen if x.incomplete and is_united(x.child)}
         fit = [x for x in chosen if not x.incomplete and (x.source, x.stage, x.child) not in cut]
         return self._mark(fit, "replaying", "status = 'stored' AND incomplete = ''")
@@ -264,18 +268,26 @@ class DeadLetters:
         """Mark one letter after its replay; the engine calls `close_letters`: it tells the ledger first."""
         self.resolve_all([Resolution(event_id, stage, outcome, reason)])
 
-    def resolve_all(self, resolutions: Sequence[Resolution], handed: Sequence[HandedOn] = ()) -> None:
+    def resolve_all(
+        self,
+        resolutions: Sequence[Resolution],
+        handed: Sequence[HandedOn] = (),
+        *,
+        broken_off: bool = False,
+    ) -> None:
         """Mark letters after their replay. Those that went as one batch are marked at once: if a batch is
-        replayed again after a kill, none is missing; so it has the same name, and nothing is taken twice."""
+        replayed again after a kill, none is missing; so it has the same name, and nothing is taken twice.
+        `broken_off`: for the same reason those that failed keep the name of their batch."""
         failed = [r for r in resolutions if r.outcome == Outcome.DEAD_LETTERED]
         closed = [r for r in resolutions if r.outcome != Outcome.DEAD_LETTERED]
         with self._store.write() as db:
             db.executemany(
-                "UPDATE letters SET status = 'stored', attempts = attempts + 1, at = ?, "
+                "UPDATE letters SET status = 'stored', attempts = attempts + 1, at = ?1, "
                 "first_reason = CASE WHEN first_reason = '' AND reason != ?2 THEN reason "
-                "ELSE first_reason END, reason = ?2, batch = '', handed = '', result = '' "
-                "WHERE event_id = ? AND stage = ? AND status IN ('replaying', 'handed')",
-                [(self._now(), redact(r.reason), r.event_id, r.stage) for r in failed],
+                "ELSE first_reason END, reason = ?2, batch = CASE WHEN ?5 THEN batch ELSE '' END, "
+                "handed = '', result = '' "
+                "WHERE event_id = ?3 AND stage = ?4 AND status IN ('replaying', 'handed')",
+                [(self._now(), redact(r.reason), r.event_id, r.stage, broken_off) for r in failed],
             )
             db.executemany(
                 "UPDATE letters SET status = 'replayed', at = ?, handed = '', result = ? "
@@ -359,6 +371,8 @@ def close_letters(
     resolutions: Sequence[Resolution],
     further: Sequence[DeadLetter] = (),
     handed: Sequence[HandedOn] = (),
+    *,
+    broken_off: bool = False,
 ) -> None:
     """The engine's last step of a replay: account for it, then mark the letters. Repeatable.
 
@@ -371,7 +385,7 @@ def close_letters(
         Resolution(letter.event_id, letter.stage, Outcome.DEAD_LETTERED, letter.reason) for letter in further
     ]
     ledger.resolve([*new, *resolutions])
-    letters.resolve_all(resolutions, handed)
+    letters.resolve_all(resolutions, handed, broken_off=broken_off)
 
 
 def drop_letters(ledger: Ledger, letters: DeadLetters, chosen: Sequence[DeadLetter]) -> int:

@@ -31,7 +31,7 @@ from signoff.engine.replay.batch_name import new_replay, replay_name, replay_ref
 from signoff.engine.replay.verdict import DELIVERED, ReplayReports, Verdict, judge_letters
 from signoff.engine.spark.cluster import Cluster
 from signoff.engine.spark.stack_traces import last_line
-from signoff.errors import Discarded, SinkError
+from signoff.errors import Discarded, SinkError, TransientError
 from signoff.ledger.batch_state import SinkState, Untried
 from signoff.ledger.dead_letters import DeadLetters, HandedOn, close_letters
 from signoff.ledger.engine_lock import engine_lock
@@ -85,6 +85,8 @@ class Replayer:
         self.parts = parts
         self.shared = parts[0]
         """The part whose letters are being replayed."""
+        self._committing = False
+        """A sink may hold rows of the pass that is being made, under the name of its batch."""
 
     def run(self, over: Callable[[], bool] = lambda: False) -> int:
         """Replay what is requested, until it is `over`; returns how many letters were tried."""
@@ -162,12 +164,13 @@ class Replayer:
         self._replay(source, stage, letters, anew=self._unites_behind(stage))
 
     def _replay(self, source: str, stage: str, letters: Sequence[DeadLetter], anew: bool) -> None:
+        self._committing = False
         try:
             verdict, reports = self._deliver(source, stage, letters, anew)
         except Exception as error:  # noqa: BLE001 - whatever happens, the letters stay and say why
             reason = last_line(error)
             logger.warning("replaying %d letters of %s failed: %s", len(letters), stage, reason)
-            self._fail(letters, reason)
+            self._fail(letters, reason, broken_off=self._committing)
             return
         gone = [] if anew else _not_made(letters, verdict)
         self._close(judge_letters(source, [x for x in letters if x not in gone], verdict, reports))
@@ -250,6 +253,7 @@ class Replayer:
         sinks = self.shared.sinks
 
         def commit(name: str, parts: Sequence[bytes]) -> str | None:
+            self._committing = True
             try:
                 sinks[name].sink.commit(batch, parts)
             except Discarded:
@@ -272,7 +276,12 @@ class Replayer:
             for name, entry in sinks.items()
             if isinstance(entry.config, HandoverConfig)
         }
-        return judge(results, entries, policies, commit, atomic, 0.0, links)
+        taking_back = {name for name in asked if sinks[name].sink.takes_back}
+        verdict = judge(results, entries, policies, commit, atomic, 0.0, links, taking_back)
+        for name, after in verdict.sinks.items():
+            if after.to_ask:  # it may hold rows of a commit that failed, which no other batch replaces
+                raise TransientError(f'sink "{name}": {after.error}')
+        return verdict
 
     def _close(self, verdict: Verdict) -> None:
         """Rows that are in another log are not decided yet: see `feedback.replays`."""
@@ -283,9 +292,10 @@ class Replayer:
         shared = self.shared
         close_letters(shared.ledger, shared.letters, verdict.resolutions, verdict.further, handed)
 
-    def _fail(self, letters: Sequence[DeadLetter], reason: str) -> None:
+    def _fail(self, letters: Sequence[DeadLetter], reason: str, *, broken_off: bool = False) -> None:
+        """`broken_off`: rows of them may be at some sinks, under the name of the batch that they keep."""
         failed = [Resolution(x.event_id, x.stage, Outcome.DEAD_LETTERED, reason) for x in letters]
-        close_letters(self.shared.ledger, self.shared.letters, failed)
+        close_letters(self.shared.ledger, self.shared.letters, failed, broken_off=broken_off)
 
     def _events(self, source: str, letters: Sequence[DeadLetter]) -> pa.Table:
         """The letters' events in the columns of the log's Spark source, each event once."""
