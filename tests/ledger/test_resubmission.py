@@ -80,7 +80,7 @@ def test_killed_in_between_the_event_has_a_letter_and_the_same_command_goes_on(
     class Killed(BaseException):
         pass
 
-    def die(*_: object) -> None:
+    def die(*_: object, **__: object) -> None:
         raise Killed
 
     (old,) = letters.get("incoming/1")
