@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 
 from signoff.durable import make_directory, sync_directory, sync_file, write_whole
 from signoff.errors import TransientError
+from signoff.sinks.disk_failures import cannot_exist
 from signoff.sinks.files.parts import Compression, Limits, PartFile, write_all
 
 PARTS, BATCHES = ".parts", ".batches"
@@ -144,9 +145,9 @@ class Commit:
         return {self._key + number + suffix for number in ("", "-00000") for suffix in SUFFIXES}
 
     def _known(self) -> set[str]:
-        """The files that the batch has had, also by another layout."""
+        """The files that the batch has had, also by another layout. A directory is none of them."""
         known = self._found_by_name() | self._in_manifest()
-        return {name for name in known if (self._root / name).exists()}
+        return {name for name in known if _is_file(self._root / name)}
 
     def _in_manifest(self) -> set[str]:
         with suppress(FileNotFoundError, ValueError):
@@ -193,8 +194,11 @@ class Commit:
 
     def _sync(self, names: Sequence[str] | dict[str, list[PartFile]]) -> None:
         for directory in {(self._root / name).parent for name in names}:
-            with suppress(FileNotFoundError):
+            try:
                 sync_directory(directory)
+            except OSError as error:
+                if not isinstance(error, FileNotFoundError) and not cannot_exist(error):
+                    raise
 
 
 def remove_within(layout: Layout, source: str, first: int, end: int) -> None:
@@ -223,6 +227,15 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
     with suppress(FileNotFoundError), os.scandir(directory) as entries:
         return list(entries)
     return []
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:
+        if cannot_exist(error):
+            return False
+        raise
 
 
 def _link(path: Path, target: Path) -> None:

@@ -39,7 +39,7 @@ from signoff.sinks.contract import (
     Writer,
     missing_text,
 )
-from signoff.sinks.disk_failures import disk_failure
+from signoff.sinks.disk_failures import cannot_exist, disk_failure
 from signoff.sinks.refusal import brief, fit, refused
 from signoff.sinks.report.edition import COLUMNS, edition_row
 from signoff.sinks.report.files import ReportFiles
@@ -167,6 +167,8 @@ class ReportSink(Sink):
                 staged.renew_stamp()
                 self._make(staged, self._run, finished=False)
         except OSError as error:
+            if not rows and cannot_exist(error):
+                return  # nothing of the batch was ever there
             raise disk_failure(error, _says(error, self._place)) from error
         except _Unmade as error:  # by the rows of this batch, for the report was made before
             staged.put(batch, {})
