@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import numpy as np
@@ -190,6 +191,26 @@ def _many_batches(path: Path, source: str) -> None:
     with Ledger(path) as ledger:
         for start in range(0, 500, 10):
             attempt(ledger, start, start + 10, source=source, delivered=range(start, start + 10))
+
+
+def _open_many(paths: list[Path], begin: Barrier) -> None:
+    for path in paths:
+        begin.wait(30)
+        Ledger(path).close()
+
+
+@pytest.mark.servers
+def test_several_processes_that_open_a_new_ledger_at_once_all_get_it(state: Path) -> None:
+    spawn = get_context("spawn")
+    begin, paths = spawn.Barrier(4), [state / str(number) / "ledger.db" for number in range(100)]
+    workers = [spawn.Process(target=_open_many, args=(paths, begin)) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+        if worker.exitcode:
+            begin.abort()
+    assert [worker.exitcode for worker in workers] == [0] * 4
 
 
 @pytest.mark.servers

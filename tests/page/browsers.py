@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.servers import PATIENCE_S
 
@@ -20,6 +20,7 @@ FORMS: tuple[dict[str, Any], ...] = (
     {"viewport": PHONE, "color_scheme": "dark", "java_script_enabled": False},
 )
 """A desk, a phone, and one at night that allows no scripts."""
+expect.set_options(timeout=PATIENCE_S * 1000)
 _ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--disable-background-networking"]
 
 

@@ -132,7 +132,7 @@ def test_it_is_said_that_no_batch_begins_while_no_sink_takes_any(inline, webhook
     product.put("2.jsonl", numbered(10, 10))
     (held,) = running.wait_for(lambda: product.status()["sources"]["incoming"]["held"])
     assert held["by"] == "engine" and held["since"]
-    assert 'sink "hook" took nothing' in held["reason"] and "10 events wait in the log" in held["reason"]
+    assert 'sink "hook" delivered nothing' in held["reason"] and "10 events wait in the log" in held["reason"]
     assert '"incoming" is held back: no sink can take a new batch' in running.output
     webhook.up()
     running.wait_for(lambda: product.told_upto() == 20)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,7 +105,7 @@ class Store:
             make_private(self.path.parent)
             make_file(self.path)
             connection = _connect(str(self.path))
-            connection.execute("PRAGMA journal_mode=WAL")
+            _use_wal(connection)
             connection.execute("PRAGMA synchronous=FULL")
             self._migrate(connection)
             return connection
@@ -166,6 +167,21 @@ def _connect(target: str) -> sqlite3.Connection:
     )
     connection.row_factory = sqlite3.Row
     return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch a new file to WAL. Where two processes do that at the same time, SQLite refuses one of them at
+    once, whatever its timeout: if both waited, they would wait for each other."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            busy = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+            if not busy or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
 
 
 def no_room(error: BaseException | None) -> bool:

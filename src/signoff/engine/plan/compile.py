@@ -312,12 +312,12 @@ class _Compiler:
         return View(frame, alive, view.columns)
 
     def _mark_pending(self) -> None:
-        """Tell each frame which of its views somebody will still read."""
+        """Tell each frame which of its views somebody reads: a step that is still to come, or a sink."""
         for view in self.views.values():
             view.frame.pending = []
-        for port, view in self.views.items():
-            if self.readers[port] > 0:
-                view.frame.pending.append(view.alive)
+        later = (view for port, view in self.views.items() if self.readers[port] > 0)
+        for view in (*later, *self.sent):
+            view.frame.pending.append(view.alive)
 
     def _sink(self, node: Node) -> SinkPlan:
         assert isinstance(node.config, SinkConfig)
