@@ -11,8 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from signoff import cli
+from signoff.engine.plan.analysis_errors import analysis
 from signoff.engine.plan.compile import SOURCE_COLUMNS
-from signoff.engine.plan.step_errors import analysis
 from signoff.errors import SignoffError, StateError
 from signoff.pipeline.describe import COLUMNS
 from signoff.pipeline.problem_codes import CODES, errors_markdown

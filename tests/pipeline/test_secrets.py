@@ -306,7 +306,7 @@ def test_an_error_is_masked_before_a_line_of_it_is_chosen_or_cut(
 
 
 def test_what_spark_says_of_an_expression_is_masked_before_it_is_cut() -> None:
-    from signoff.engine.plan.step_errors import first_line
+    from signoff.engine.plan.analysis_errors import first_line
     from signoff.transforms.contract import FieldError
     from signoff.transforms.parsing.parse_json import _from_ddl
 

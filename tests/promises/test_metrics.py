@@ -99,7 +99,9 @@ def test_metrics_add_up_while_a_sink_is_down_and_when_all_is_settled(
     )
     said = product.account()
     assert account(samples) == {name: said[name] for name in account(samples)}
-    assert of(samples, "signoff_stage_rows_total", source="incoming", stage="kept", outcome="dropped") == 1
+    assert (
+        of(samples, "signoff_undelivered_rows_total", source="incoming", stage="kept", outcome="dropped") == 1
+    )
     assert "secret-of-an-event" not in text, "no payload and no reason is in a metric"
 
     product.put("c.jsonl", [{"n": 5}])

@@ -79,7 +79,7 @@ def test_a_duplicate_shares_the_fate_of_the_event_it_repeats(world: World, fate:
 
 def test_an_event_that_expired_before_it_came_is_not_the_first(world: World) -> None:
     world.end(0, Fate.LOST)
-    assert said(world.claim(row(0), row(1))) == ["late", "first"]
+    assert said(world.claim(row(0), row(1))) == ["given up", "first"]
     assert said(world.claim(row(2), replay=True)) == ["waits a/1"]
     world.end(3, Fate.LOST)
     assert said(world.claim(row(3, "other"), replay=True)) == ["first"]

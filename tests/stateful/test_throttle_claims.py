@@ -70,7 +70,7 @@ def test_an_event_that_was_let_through_and_is_refused_or_expires_does_not_keep_o
     assert said(world.claim(row(0, at=0), row(1, at=1), row(2, at=2))) == ["first", "first", "waits a/0"]
     world.end(1, Fate.LOST)
     assert said(world.claim(row(2, at=2), row(3, at=3))) == ["first", "waits a/0"]
-    assert said(world.claim(row(1, at=1))) == ["late"]
+    assert said(world.claim(row(1, at=1))) == ["given up"]
     assert world.index.count("slow", world.definition) == 2
 
 
@@ -121,7 +121,9 @@ def test_in_no_interval_more_pass_than_may_and_none_is_kept_out_without_them(
             before = dict(decided)
             come(rows[some:])
             kept = {n for n, decision in before.items() if decision == Decision.FIRST}
-            assert all(decided[n] in (Decision.FIRST, Decision.LATE) for n in kept), "its place is its own"
+            assert all(decided[n] in (Decision.FIRST, Decision.GIVEN_UP) for n in kept), (
+                "its place is its own"
+            )
         elif what and decided[some] == Decision.FIRST and ("a", some) not in world.fates.known:
             world.end(some, Fate.SETTLED if what == "end" else Fate.LOST)
     through = [

@@ -355,7 +355,7 @@ class SinkConfig(InputsConfig):
     retry: Retry = Retry()
     """How often, and with which waits, it is retried after a transient failure."""
     on_failure: OnFailure = "dead_letter"
-    """What becomes of a row that the sink refuses permanently, or after the last retry."""
+    """What becomes of a row that the sink rejects for good, or after the last retry."""
 
     def expressions(self) -> Mapping[str, str]:
         """Spark SQL expressions over the rows' columns whose values the writer wants as text, by the name of

@@ -39,7 +39,7 @@ from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import SourceConfig
 from signoff.pipeline.started_jobs import jobs_started
-from signoff.run.finishing import finish_sinks, finishing_sinks
+from signoff.run.finish_sinks import finish_sinks, finishing_sinks
 from signoff.run.options import RunOptions
 from signoff.run.page import PageProcess
 from signoff.run.processes import Child

@@ -72,7 +72,7 @@ class Seen:
 
 
 class Hosted:
-    """Used by the threads of requests and by the supervisor; every method takes the lock."""
+    """Used by the threads of requests and by the reconciler; every method takes the lock."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ import uvicorn
 from signoff.errors import SignoffError, StateError
 from signoff.service.api.app import Api
 from signoff.service.home import DEFAULT, Home
-from signoff.service.supervisor import Supervisor
+from signoff.service.reconciler import Reconciler
 from signoff.service.tenant import Tenant
 from signoff.sources.http.connections import HEADERS_S, Guard
 from signoff.sources.http.server import listen, tls_options
@@ -125,12 +125,12 @@ class Service:
         try:
             tenant = Tenant(self._home.tenant(DEFAULT), self._home.key())
             self.first_token = tenant.first_token()
-            supervisor = Supervisor(lambda: tenant.pipelines.values())
-            supervisor.start()
+            reconciler = Reconciler(lambda: tenant.pipelines.values())
+            reconciler.start()
             try:
                 yield tenant
             finally:
-                supervisor.stop()
+                reconciler.stop()
         finally:
             self._home.release()
 

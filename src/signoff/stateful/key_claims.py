@@ -19,7 +19,7 @@ class Decision(StrEnum):
     """Of an event that is settled: it ends here."""
     WAITS = "waits"
     """Of an event that is in flight."""
-    LATE = "late"
+    GIVEN_UP = "given up"
     """Its own event was refused or has expired: the next one with its key is to be the first."""
 
 
@@ -100,7 +100,7 @@ class Claim:
     def _one(self, row: Arrival) -> Decided:
         owner = self._owners[row.key]
         if self._is_given_up(row):
-            return Decision.LATE, None
+            return Decision.GIVEN_UP, None
         if owner is None:
             return self._take(row)
         if owner.source == self._source and owner.sequence in (row.sequence, *row.others):

@@ -36,7 +36,7 @@ class ThrottleClaim(Claim):
 
     def _one(self, row: Arrival) -> Decided:
         if self._is_given_up(row):
-            return Decision.LATE, None
+            return Decision.GIVEN_UP, None
         if self._has_a_place(row):
             return Decision.FIRST, None
         waited: FirstEvent | None = None

@@ -70,7 +70,7 @@ FAMILIES: Mapping[str, tuple[Any, str]] = {
     "signoff_log_bytes": (_G, "Size of a source's log."),
     "signoff_sink_rows": (_C, "Rows that a sink has taken."),
     "signoff_sink_failing_seconds": (_G, "For how long a sink has been failing; 0 while it works."),
-    "signoff_stage_rows": (_C, "Rows that left the pipeline undelivered, by stage and outcome."),
+    "signoff_undelivered_rows": (_C, "Rows that left the pipeline undelivered, by stage and outcome."),
     "signoff_dead_letters": (_G, "Dead letters that are stored."),
     "signoff_buffer_rows": (_G, "Rows that wait in a sink's buffer, or for a window or fold."),
     "signoff_buffer_bytes": (_G, "Size of a buffer on the disk."),
@@ -189,7 +189,7 @@ def _left(samples: _Samples, departures: list[LeftAt]) -> None:
     for each in departures:
         rows[each["source"], each["stage"], each["outcome"]] += each["rows"]
     for (source, stage, outcome), number in rows.items():
-        samples.add("signoff_stage_rows", number, source=source, stage=stage, outcome=outcome)
+        samples.add("signoff_undelivered_rows", number, source=source, stage=stage, outcome=outcome)
 
 
 def _waiting(samples: _Samples, found: Mapping[str, Any]) -> None:

@@ -19,17 +19,17 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from signoff.engine.plan.drop_counters import observed
-from signoff.engine.plan.duplicates import decide_repeats
-from signoff.engine.plan.kept_rows import KeptRows
-from signoff.engine.plan.plan import ErrorPlan, Plan, SinkDelivery, SinkPlan
-from signoff.engine.plan.step_errors import (
+from signoff.engine.plan.analysis_errors import (
     analysis,
     check_kept,
     check_resolves,
     expression_field,
     first_line,
 )
+from signoff.engine.plan.drop_counters import observed
+from signoff.engine.plan.duplicates import decide_repeats
+from signoff.engine.plan.kept_rows import KeptRows
+from signoff.engine.plan.plan import ErrorPlan, Plan, SinkDelivery, SinkPlan
 from signoff.engine.plan.task_report import ReportKind
 from signoff.errors import PipelineError, Problem
 from signoff.pipeline.graph import Graph, Node, Port

@@ -107,7 +107,7 @@ def _decide(asked: _Asked, rows: pa.Array) -> pa.Array:
 
 def _answer(decided: Decided, definition: str) -> dict[str, Any]:
     decision, owner = decided
-    if decision == Decision.LATE:
+    if decision == Decision.GIVEN_UP:
         return {"ends": False, "error": result_text(RowResult.DROPPED, "its source has given it up")}
     if decision == Decision.FIRST or owner is None:
         return _NOTHING

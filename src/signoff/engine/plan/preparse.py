@@ -1,4 +1,4 @@
-"""Decides what is done with the events of a source while its log is read (see `transforms.early`)."""
+"""Decides what is done with the events of a source while its log is read (see `transforms.preparse`)."""
 
 from __future__ import annotations
 

@@ -13,14 +13,14 @@ logger = logging.getLogger(__name__)
 EVERY_S = 0.2
 
 
-class Supervisor:
+class Reconciler:
     """Takes a step with each pipeline, again and again. What goes wrong with one stops no other."""
 
     def __init__(self, pipelines: Callable[[], Iterable[Hosted]]) -> None:
         self._pipelines = pipelines
         self._over = threading.Event()
         self._said: dict[str, str] = {}
-        self._thread = threading.Thread(target=self._go_on, name="supervisor", daemon=True)
+        self._thread = threading.Thread(target=self._go_on, name="reconciler", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
