@@ -21,6 +21,7 @@ test: setup  ## static checks and all tests; ARGS="-k merge" passes arguments to
 	@scripts/set-up-rabbitmq
 	@scripts/set-up-faults
 	@scripts/set-up-prometheus
+	@scripts/set-up-opensearch
 	@scripts/set-up-chromium
 	@scripts/docs-site --install
 	@scripts/test $(ARGS)

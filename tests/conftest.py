@@ -1,4 +1,4 @@
-"""For all tests: the fast first; one Spark session, PostgreSQL and RabbitMQ, started when first asked for."""
+"""For all tests: the fast first; one Spark session and one server of a kind, started when first asked for."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from signoff.pipeline import masking
 from tests.brokers import RabbitMQ, private_rabbitmq, rabbitmq_is_installed
+from tests.search_server import OpenSearch, opensearch_is_set_up, private_opensearch
 from tests.servers import PostgresServer, postgres_programs, private_postgres
 from tests.spark_archive import use_archive
 
@@ -24,7 +25,7 @@ settings.register_profile("tests", deadline=None)  # a busy machine is no failur
 settings.load_profile("tests")
 
 _OF_BROKERS = {"rabbitmq"}
-_OF_SERVERS = {"postgres"}
+_OF_SERVERS = {"postgres", "opensearch"}
 _STARTS = ("broker", "crash")
 _OF_PROCESSES = {"real", "real_pair", "killed"}
 _SCENES = {"tests/promises/test_account_audit.py", "tests/promises/test_faults_kills.py"}
@@ -51,7 +52,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         names = set(getattr(item, "fixturenames", ()))
         if names & _OF_BROKERS or "[rabbitmq" in item.name:
             item.add_marker("broker")
-        if names & _OF_SERVERS or "[postgres" in item.name or any(map(item.get_closest_marker, _STARTS)):
+        asks = names & _OF_SERVERS or any(f"[{name}" in item.name for name in _OF_SERVERS)
+        if asks or any(map(item.get_closest_marker, _STARTS)):
             item.add_marker("servers")
     items.sort(key=_turn)
 
@@ -129,3 +131,24 @@ def rabbitmq_on_demand() -> Iterator[Callable[[], RabbitMQ]]:
 @pytest.fixture
 def rabbitmq(rabbitmq_on_demand: Callable[[], RabbitMQ]) -> RabbitMQ:
     return rabbitmq_on_demand()
+
+
+@pytest.fixture(scope="session")
+def opensearch_on_demand() -> Iterator[Callable[[], OpenSearch]]:
+    running: list[OpenSearch] = []
+    with ExitStack() as stack:
+
+        def server() -> OpenSearch:
+            if not opensearch_is_set_up():
+                pytest.skip("OpenSearch is not set up (scripts/set-up-opensearch, with Maven)")
+            if not running:
+                running.append(stack.enter_context(private_opensearch()))
+            running[0].start()  # the test before may have killed it
+            return running[0]
+
+        yield server
+
+
+@pytest.fixture
+def opensearch(opensearch_on_demand: Callable[[], OpenSearch]) -> OpenSearch:
+    return opensearch_on_demand()

@@ -97,14 +97,16 @@ def host_and_port(url: str) -> tuple[str, int] | None:
     return (parsed.host, port) if parsed.host and port else None
 
 
-def client(headers: Mapping[str, str], *, verify_tls: bool, connections: int) -> httpx.Client:
-    """A client for `ask`."""
+def client(
+    headers: Mapping[str, str], *, verify_tls: bool, connections: int, ca_file: str | None = None
+) -> httpx.Client:
+    """A client for `ask`. `ca_file`: what to trust instead of the system's; OSError if it is none."""
     asked = {"Accept-Encoding": "gzip", **headers}
     # As bytes: httpx encodes texts as ASCII, and a token need not be.
     encoded = {name.encode(): value.encode() for name, value in asked.items()}
     made = httpx.Client(
         headers=encoded,
-        verify=_trusted() if verify_tls else False,
+        verify=_trust(ca_file) if verify_tls else False,
         limits=httpx.Limits(max_connections=connections),
         cookies=_NoCookies(),
         event_hooks={"response": [_forget_where_else]},
@@ -272,6 +274,10 @@ def _text(body: bytes, kind: str) -> str:
 
 def _words(error: BaseException) -> str:
     return str(error) or type(error).__name__
+
+
+def _trust(ca_file: str | None) -> ssl.SSLContext:
+    return _trusted() if ca_file is None else ssl.create_default_context(cafile=ca_file)
 
 
 @functools.cache

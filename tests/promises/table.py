@@ -94,6 +94,11 @@ PROMISES: dict[str, dict[int, str]] = {
         57: "An event that is sampled has one trace from receipt to acknowledgement, through every sink; the "
         "context that a message brings is continued, and handed on.",
     },
+    "Connectors": {
+        65: "Of a bulk request each row has its own outcome: 429 and 503 are transient, mapping errors "
+        "permanent.",
+        66: "A server that is killed in the middle holds each event once in the end.",
+    },
     "Account": {
         38: "Received = delivered + dropped + dead-lettered + refused + expired + in flight, at any moment.",
         39: "Where an event is, and why it is not acknowledged, has an answer.",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.brokers import RabbitMQ
+from tests.search_server import OpenSearch
 from tests.servers import PostgresServer, WebhookServer
 from tests.sinks.targets import KILLED, TARGETS, Place, Target, may_be_asked
 
@@ -30,8 +31,9 @@ def target(
     capsys: pytest.CaptureFixture[str],
     postgres_on_demand: Callable[[], PostgresServer],
     rabbitmq_on_demand: Callable[[], RabbitMQ],
+    opensearch_on_demand: Callable[[], OpenSearch],
 ) -> Iterator[Target]:
-    place = Place(tmp_path, capsys, postgres_on_demand, rabbitmq_on_demand)
+    place = Place(tmp_path, capsys, postgres_on_demand, rabbitmq_on_demand, opensearch_on_demand)
     made = TARGETS[request.param](place)
     yield made
     made.close()

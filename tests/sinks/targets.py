@@ -26,12 +26,15 @@ from signoff.sinks.files.partitions import PREFIX
 from signoff.sinks.files.parts import Compression, Limits
 from signoff.sinks.files.sink import FilesSink, Format
 from signoff.sinks.http import HttpSink, HttpSinkConfig
+from signoff.sinks.opensearch.actions import INDEX
+from signoff.sinks.opensearch.sink import OpensearchSinkConfig, SearchSink
 from signoff.sinks.postgres.sink import PostgresSink
 from signoff.sinks.rabbitmq.sink import ROUTING_KEY, RabbitmqSink, RabbitmqSinkConfig
 from signoff.sinks.sqlite import SqliteSink
 from signoff.testing.conformance.rows import from_json, from_text, parse
 from signoff.testing.conformance.sinks import Row, SinkTarget
 from tests.brokers import RabbitMQ
+from tests.search_server import OpenSearch
 from tests.servers import PostgresServer, WebhookServer
 
 
@@ -300,6 +303,40 @@ class RabbitmqTarget(Target):
         self.broker.start()
 
 
+class OpensearchTarget(Target):
+    row_by_row: ClassVar[bool] = True
+
+    def __init__(self, server: OpenSearch) -> None:
+        self.server = server
+        # Nothing is indexed but the id: what is asked about is the document, and no float field holds NaN.
+        server.ask("DELETE", "/target?ignore_unavailable=true")
+        server.ask(
+            "PUT",
+            "/target",
+            {"settings": {"number_of_replicas": 0, "number_of_shards": 1}, "mappings": {"dynamic": False}},
+        )
+        self.sink = routed(search_sink(server, index="'target'"), "target", INDEX)
+        self.sink.prepare()
+
+    def read(self, schema: pa.Schema) -> list[Row]:
+        sources = [hit["_source"] for hit in parse(self.server.hits_text("target"))["hits"]["hits"]]
+        assert all(list(source) == schema.names for source in sources)
+        rows = [{one.name: from_json(source[one.name], one.type) for one in schema} for source in sources]
+        return sorted(rows, key=lambda row: int(row["event_id"].split("/")[1]))
+
+    def down(self) -> None:
+        self.server.kill()
+
+    def up(self) -> None:
+        self.server.start()
+
+
+def search_sink(server: OpenSearch | str, **fields: Any) -> SearchSink:
+    hosts = server if isinstance(server, str) else server.url
+    config = OpensearchSinkConfig.model_validate({"hosts": hosts, "index": "'not asked here'", **fields})
+    return config.build(Path())
+
+
 def sink_to(broker: RabbitMQ | str, **fields: Any) -> RabbitmqSink:
     url = broker if isinstance(broker, str) else broker.url
     config = RabbitmqSinkConfig.model_validate({"url": url, "routing_key": "not asked here", **fields})
@@ -312,30 +349,32 @@ def keyed(rows: pa.RecordBatch, *keys: str | None) -> pa.RecordBatch:
     return rows.append_column(ROUTING_KEY, every)
 
 
-def routed(sink: Sink, key: str) -> Sink:
-    """A sink for rows that have no routing key yet."""
-    return _Routed(sink, key)
+def routed(sink: Sink, key: str, column: str = ROUTING_KEY) -> Sink:
+    """A sink for rows that lack a column which the engine adds: the same key for all."""
+    return _Routed(sink, key, column)
 
 
 @dataclass
 class _Routed(Sink):
     sink: Sink
     key: str
+    column: str
 
     def prepare(self) -> None:
         self.sink.prepare()
 
     def open(self, part: Part) -> Writer:
-        return _RoutedWriter(self.sink.open(part), self.key)
+        return _RoutedWriter(self.sink.open(part), self.key, self.column)
 
 
 @dataclass
 class _RoutedWriter(Writer):
     writer: Writer
     key: str
+    column: str
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
-        return self.writer.write(keyed(rows, self.key))
+        return self.writer.write(rows.append_column(self.column, pa.repeat(self.key, rows.num_rows)))
 
     def close(self) -> bytes | None:
         return self.writer.close()
@@ -362,6 +401,7 @@ class Place:
     capsys: pytest.CaptureFixture[str]
     postgres: Callable[[], PostgresServer]
     rabbitmq: Callable[[], RabbitMQ]
+    opensearch: Callable[[], OpenSearch]
 
 
 TARGETS: dict[str, Callable[[Place], Target]] = {
@@ -381,9 +421,18 @@ TARGETS: dict[str, Callable[[Place], Target]] = {
     "http-array": lambda _: HttpTarget(mode="array", max_rows=3),
     "http-ndjson": lambda _: HttpTarget(mode="ndjson"),
     "rabbitmq": lambda place: RabbitmqTarget(place.rabbitmq()),
+    "opensearch": lambda place: OpensearchTarget(place.opensearch()),
 }
 
-KILLED = ("files-jsonl", "files-parquet-partitioned", "sqlite", "postgres", "http-each", "rabbitmq")
+KILLED = (
+    "files-jsonl",
+    "files-parquet-partitioned",
+    "sqlite",
+    "postgres",
+    "http-each",
+    "rabbitmq",
+    "opensearch",
+)
 """One of each way to write: a process takes its time to start."""
 
 KINDS: dict[str, type[Target]] = {
@@ -393,6 +442,7 @@ KINDS: dict[str, type[Target]] = {
     "postgres": PostgresTarget,
     "http": HttpTarget,
     "rabbitmq": RabbitmqTarget,
+    "opensearch": OpensearchTarget,
 }
 """By the first part of a target's name: enough to know what it may be asked before it is made."""
 

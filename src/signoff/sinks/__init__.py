@@ -8,10 +8,12 @@ from signoff.pipeline.types import TypesByName
 TYPES = TypesByName[SinkConfig](
     {
         "console": "signoff.sinks.console:ConsoleSinkConfig",
+        "elasticsearch": "signoff.sinks.opensearch.sink:ElasticsearchSinkConfig",
         "email": "signoff.sinks.email.config:EmailSinkConfig",
         "files": "signoff.sinks.files.sink:FilesSinkConfig",
         "http": "signoff.sinks.http:HttpSinkConfig",
         "job": "signoff.link.job_sink:JobSinkConfig",
+        "opensearch": "signoff.sinks.opensearch.sink:OpensearchSinkConfig",
         "pipeline": "signoff.link.sink:PipelineSinkConfig",
         "postgres": "signoff.sinks.postgres.sink:PostgresSinkConfig",
         "rabbitmq": "signoff.sinks.rabbitmq.sink:RabbitmqSinkConfig",

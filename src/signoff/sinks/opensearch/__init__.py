@@ -1,0 +1,1 @@
+"""Sinks `opensearch` and `elasticsearch`: documents by `_bulk`, keyed by event id."""
