@@ -26,6 +26,7 @@ settings.load_profile("tests")
 
 _OF_BROKERS = {"rabbitmq"}
 _OF_SERVERS = {"postgres", "opensearch"}
+_NAMED = ("[postgres", "[opensearch", "[nats")
 _STARTS = ("broker", "crash")
 _OF_PROCESSES = {"real", "real_pair", "killed"}
 _SCENES = {"tests/promises/test_account_audit.py", "tests/promises/test_faults_kills.py"}
@@ -52,8 +53,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         names = set(getattr(item, "fixturenames", ()))
         if names & _OF_BROKERS or "[rabbitmq" in item.name:
             item.add_marker("broker")
-        asks = names & _OF_SERVERS or any(f"[{name}" in item.name for name in _OF_SERVERS)
-        if asks or any(map(item.get_closest_marker, _STARTS)):
+        named = any(server in item.name for server in _NAMED)
+        if names & _OF_SERVERS or named or any(map(item.get_closest_marker, _STARTS)):
             item.add_marker("servers")
     items.sort(key=_turn)
 

@@ -26,6 +26,7 @@ from signoff.sinks.files.partitions import PREFIX
 from signoff.sinks.files.parts import Compression, Limits
 from signoff.sinks.files.sink import FilesSink, Format
 from signoff.sinks.http import HttpSink, HttpSinkConfig
+from signoff.sinks.nats import SUBJECT, NatsSinkConfig
 from signoff.sinks.opensearch.actions import INDEX
 from signoff.sinks.opensearch.sink import OpensearchSinkConfig, SearchSink
 from signoff.sinks.postgres.sink import PostgresSink
@@ -34,6 +35,7 @@ from signoff.sinks.sqlite import SqliteSink
 from signoff.testing.conformance.rows import from_json, from_text, parse
 from signoff.testing.conformance.sinks import Row, SinkTarget
 from tests.brokers import RabbitMQ
+from tests.nats_server import NatsServer
 from tests.search_server import OpenSearch
 from tests.servers import PostgresServer, WebhookServer
 
@@ -331,6 +333,34 @@ class OpensearchTarget(Target):
         self.server.start()
 
 
+class NatsTarget(Target):
+    """A row that comes again is stored once, as it was, within the stream's window for duplicates."""
+
+    upserts: ClassVar[bool] = False
+    row_by_row: ClassVar[bool] = True
+
+    def __init__(self, directory: Path) -> None:
+        self.server = NatsServer(directory)
+        self.server.start()
+        self.server.make_stream("TARGET", "target.>")
+        config = NatsSinkConfig.model_validate({"url": self.server.url, "subject": "not asked here"})
+        self.sink = routed(config.build(Path()), "target.rows", SUBJECT)
+        self.sink.prepare()
+
+    def read(self, schema: pa.Schema) -> list[Row]:
+        rows = [_from_line((one.data or b"").decode(), schema) for one in self.server.stored("TARGET")]
+        return sorted(rows, key=lambda row: int(row["event_id"].split("/")[1]))
+
+    def down(self) -> None:
+        self.server.kill()
+
+    def up(self) -> None:
+        self.server.start()
+
+    def close(self) -> None:
+        self.server.kill()
+
+
 def search_sink(server: OpenSearch | str, **fields: Any) -> SearchSink:
     hosts = server if isinstance(server, str) else server.url
     config = OpensearchSinkConfig.model_validate({"hosts": hosts, "index": "'not asked here'", **fields})
@@ -343,10 +373,10 @@ def sink_to(broker: RabbitMQ | str, **fields: Any) -> RabbitmqSink:
     return config.build(Path())
 
 
-def keyed(rows: pa.RecordBatch, *keys: str | None) -> pa.RecordBatch:
+def keyed(rows: pa.RecordBatch, *keys: str | None, column: str = ROUTING_KEY) -> pa.RecordBatch:
     """The rows with the column the engine adds: one key for all, or one for each."""
     every = pa.array(keys * rows.num_rows if len(keys) == 1 else keys, pa.string())
-    return rows.append_column(ROUTING_KEY, every)
+    return rows.append_column(column, every)
 
 
 def routed(sink: Sink, key: str, column: str = ROUTING_KEY) -> Sink:
@@ -374,7 +404,7 @@ class _RoutedWriter(Writer):
     column: str
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
-        return self.writer.write(rows.append_column(self.column, pa.repeat(self.key, rows.num_rows)))
+        return self.writer.write(keyed(rows, self.key, column=self.column))
 
     def close(self) -> bytes | None:
         return self.writer.close()
@@ -420,6 +450,7 @@ TARGETS: dict[str, Callable[[Place], Target]] = {
     "http-each": lambda _: HttpTarget(),
     "http-array": lambda _: HttpTarget(mode="array", max_rows=3),
     "http-ndjson": lambda _: HttpTarget(mode="ndjson"),
+    "nats": lambda place: NatsTarget(place.path / "nats"),
     "rabbitmq": lambda place: RabbitmqTarget(place.rabbitmq()),
     "opensearch": lambda place: OpensearchTarget(place.opensearch()),
 }
@@ -430,6 +461,7 @@ KILLED = (
     "sqlite",
     "postgres",
     "http-each",
+    "nats",
     "rabbitmq",
     "opensearch",
 )
@@ -441,6 +473,7 @@ KINDS: dict[str, type[Target]] = {
     "sqlite": SqliteTarget,
     "postgres": PostgresTarget,
     "http": HttpTarget,
+    "nats": NatsTarget,
     "rabbitmq": RabbitmqTarget,
     "opensearch": OpensearchTarget,
 }

@@ -20,10 +20,12 @@ from signoff.sources.contract import Resume, Source
 from signoff.sources.files.config import FilesConfig
 from signoff.sources.generate import GenerateConfig
 from signoff.sources.http.source import ADDRESS_FILE, HttpConfig
+from signoff.sources.nats.config import NatsConfig
 from signoff.sources.rabbitmq.config import RabbitmqConfig
 from signoff.sources.stdin import StdinConfig, StdinSource
 from signoff.testing.conformance.sources import SourceOffer, wait_until
 from tests.brokers import RabbitMQ
+from tests.nats_server import NatsServer
 
 
 class FilesOffer(SourceOffer):
@@ -148,6 +150,31 @@ class RabbitmqOffer(SourceOffer):
         return self.broker.count("offered")
 
 
+class NatsOffer(SourceOffer):
+    reads_again: ClassVar[bool] = False
+    """Without its log, it does not recognise what is in there and gives that again as well."""
+
+    def __init__(self, base: Path) -> None:
+        super().__init__(base)
+        self.server = NatsServer(base / "nats")
+        self.server.start()
+        self.server.make_stream("OFFERED", "offered.>")
+
+    def config(self) -> SourceConfig:
+        fields = {"url": self.server.url, "stream": "OFFERED", "consumer": "tests", "nak_delay": "60s"}
+        return NatsConfig.model_validate({**fields, "ack_wait": "2s"})
+
+    def offer(self, payloads: list[bytes]) -> None:
+        self.server.publish(payloads, "offered.new")
+
+    def got_back(self) -> int:
+        found = self.server.consumer("OFFERED", "tests")
+        return (found.num_ack_pending or 0) + (found.num_pending or 0)
+
+    def finish(self) -> None:
+        self.server.kill()
+
+
 class PipelineOffer(SourceOffer):
     """A link, and in front of it what the other pipeline does: hand on batches."""
 
@@ -187,6 +214,7 @@ OFFERS = {
     "files": FilesOffer,
     "generate": GenerateOffer,
     "http": HttpOffer,
+    "nats": NatsOffer,
     "pipeline": PipelineOffer,
     "rabbitmq": RabbitmqOffer,
     "stdin": StdinOffer,

@@ -13,6 +13,7 @@ TYPES = TypesByName[SinkConfig](
         "files": "signoff.sinks.files.sink:FilesSinkConfig",
         "http": "signoff.sinks.http:HttpSinkConfig",
         "job": "signoff.link.job_sink:JobSinkConfig",
+        "nats": "signoff.sinks.nats:NatsSinkConfig",
         "opensearch": "signoff.sinks.opensearch.sink:OpensearchSinkConfig",
         "pipeline": "signoff.link.sink:PipelineSinkConfig",
         "postgres": "signoff.sinks.postgres.sink:PostgresSinkConfig",

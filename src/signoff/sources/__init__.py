@@ -10,6 +10,7 @@ TYPES = TypesByName[SourceConfig](
         "files": "signoff.sources.files.config:FilesConfig",
         "generate": "signoff.sources.generate:GenerateConfig",
         "http": "signoff.sources.http.source:HttpConfig",
+        "nats": "signoff.sources.nats.config:NatsConfig",
         "pipeline": "signoff.link.source:PipelineConfig",
         "rabbitmq": "signoff.sources.rabbitmq.config:RabbitmqConfig",
         "stdin": "signoff.sources.stdin:StdinConfig",

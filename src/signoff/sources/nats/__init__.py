@@ -1,0 +1,1 @@
+"""The source `nats`: a consumer of a JetStream stream."""
