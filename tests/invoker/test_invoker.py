@@ -736,3 +736,47 @@ def test_a_run_needs_its_tables_as_far_as_all_that_it_covers_do(tmp_path: Path) 
     one.hand_on(*(row(needed=f"2026-01-01 {moment}:00") for moment in ("06:10", "06:40", "06:20")))
     settle(one.invoker())
     assert [run.given["needed"] for run in one.runs] == ["2026-01-01T06:40:00Z"]
+
+
+def test_a_row_that_does_not_say_how_far_its_period_goes_keeps_no_other_waiting(tmp_path: Path) -> None:
+    """The end of the period is also up to where the table is needed."""
+    one = scene(tmp_path)
+    table = {**scenes.JOB["sources"]["t"], "complete_to": "max(x)", "needed_to": "upto"}
+    job = {**scenes.JOB, "state": "./job_state", "sources": {"t": table}}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job, sort_keys=False))
+    since = "2026-01-01 00:00:00"
+    open_end, until = row(since=since, upto=None), row(since=since, upto="2026-01-01 06:00:00")
+    one.hand_on(open_end, until, {**until, "upto": "2026-01-01 07:00:00"}, open_end, {**until, "key": 8})
+    invoker = one.invoker()
+    settle(invoker)
+    for _ in range(3):
+        one.runs[-1].end()
+        settle(invoker)
+    upto = [(run.given["station"], run.given.get("upto")) for run in one.runs]
+    assert upto == [("7", None), ("7", "2026-01-01T07:00:00Z"), ("7", "2026-01-01T06:00:00Z")]
+    assert one.answered() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("change", ["a parameter less", "a parameter more"])
+def test_a_run_that_no_job_takes_any_more_is_given_up(tmp_path: Path, change: str) -> None:
+    """Sink and job were edited together, while a run that was decided on before had not ended."""
+    one = scene(tmp_path, parameters={"station": "s", "since": "t"})
+    one.hand_on(row(since="2026-01-01 00:00:00"))
+    invoker = one.invoker()
+    settle(invoker)
+    invoker.close()
+    less = change == "a parameter less"
+    declared: dict[str, Any] = {"station": "int"} if less else {**scenes.JOB["parameters"], "area": "string"}
+    job = {**scenes.JOB, "state": "./job_state", "parameters": declared, "period": None}
+    given = {"station": "s"} if less else {"station": "s", "since": "t", "area": "a"}
+    one = scene(tmp_path, parameters=given)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job, sort_keys=False))
+    types = scenes.load_job(tmp_path / "job.yaml").settings.parameters
+    one.config = cast(JobSinkConfig, one.config.of_job(types))
+    one.events = 1
+    invoker = one.invoker()
+    settle(invoker)
+    one.runs[-1].ended = 2  # it says that the parameter is missing, or is none
+    settle(invoker)
+    reason = 'there is no parameter "since"' if less else 'the parameter "area" (string) needs a value'
+    assert reason in one.refused()[0]

@@ -37,7 +37,7 @@ from signoff.link.job_sink import JobSinkConfig, invoker_place
 from signoff.link.notes import LinkNotes
 from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
-from signoff.pipeline.job_settings import Value, read_value, text_of
+from signoff.pipeline.job_settings import Value, read_values, text_of
 from signoff.pipeline.secrets import redact
 
 logger = logging.getLogger("signoff.invoker")
@@ -404,13 +404,12 @@ class Invoker:
 
     def _wrong_values(self, run: Invocation) -> str:
         """Why the job's file, which is right with sample values, is wrong with those of a run: no waiting
-        helps. '' if it is not, or is wrong for all."""
+        helps. '' if it is not, or is wrong for all. The values are those that the sink gave when the run was
+        decided on: sink and job may have agreed on other parameters since."""
         if (job := self._read_job()) is None:
             return ""
         try:
-            declared = job.settings.parameters
-            values = {name: read_value(declared[name].type, text) for name, text in run.given.items()}
-            self.load_job(self._file, values, job.texts)
+            self.load_job(self._file, read_values(job.settings.parameters, run.given), job.texts)
         except (PipelineError, ValueError) as error:
             return str(error)
         return ""

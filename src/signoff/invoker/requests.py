@@ -89,8 +89,9 @@ class Requests:
         period: tuple[str, ...] | None,
         needed: Set[str] = frozenset(),
     ) -> None:
-        """`period`, `needed`: parameters of which one run has a value for all its rows."""
-        names = sorted(given.keys() - needed)
+        """`period`, `needed`: parameters of which one run has a value for all its rows. One that is both is
+        of the period: rows without a value have a run of their own."""
+        names = sorted(given.keys() - (needed - {*(period or ())}))
         apart = tuple((name, None if name in (period or ()) else given[name]) for name in names)
         of_key = self._by_key.setdefault(row.request.key, {})
         if apart not in of_key:
