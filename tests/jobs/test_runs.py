@@ -252,6 +252,78 @@ def test_a_parquet_file_that_is_written_to_while_it_is_read_fails_the_run(
     assert len(lines(tmp_path / "out")) == 50
 
 
+def archive_job(directory: Path, **fields: Any) -> Path:
+    """Hands on all rows of the Parquet files in `archive`."""
+    table = {"type": "table", "path": "./archive", **fields}
+    out = {"type": "files", "input": "archive", "path": "./out"}
+    return write_job(
+        directory, parameters={}, key=[], sources={"archive": table}, transforms={}, sinks={"out": out}
+    )
+
+
+def write_archive(directory: Path, **values: list[Any]) -> None:
+    for name, column in values.items():
+        file = directory / "archive" / f"{name}.parquet"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table({"value": column}), file)
+
+
+def test_every_row_of_every_parquet_file_is_read_once_whatever_it_is_called(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """A path with signs of a pattern, and links: relative, to a directory, and to one that they are in."""
+    project = tmp_path / "project [1]"
+    write_archive(project, **{"a[1]": [1], "a1": [2], "b?": [3], "bc": [4], "x{1}": [5]})
+    write_archive(tmp_path / "one", file=[6])
+    write_archive(tmp_path / "two", file=[7])
+    for name, target in (("link.parquet", "one/archive/file.parquet"), ("links", "two/archive")):
+        (project / "archive" / name).symlink_to(f"../../{target}")
+    (project / "archive" / "again").symlink_to(".")
+    assert job_run(archive_job(project), spark, {}).execute() == 0
+    assert sorted(row["value"] for row in lines(project / "out")) == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("files", "fields", "said"),
+    [
+        ({"a": [1]}, {"where": "nothing = 1"}, "`nothing` cannot be resolved"),
+        ({"a": ["soon"]}, {"complete_to": "max(CAST(value AS INT))"}, "'soon'"),
+        ({"a": [1]}, {"columns": ["nothing"]}, "`nothing` cannot be resolved"),
+        ({"a": [1]}, {"schema": "value NOTHING"}, "has a schema that is none"),
+        ({"a": [1], "b": ["x"]}, {}, "Failed merging schemas"),
+        ({"a": [1], "b": ["x"]}, {"schema": "value BIGINT"}, "b.parquet"),
+        ({"a": [1], "b": None}, {"schema": "value BIGINT"}, "b.parquet is empty"),
+        ({"day=1/a": [1], "b": [2]}, {}, "b.parquet is not in those that day=1/a.parquet is in"),
+        ({"a": [1]}, {"path": "./archive/a.parquet", "schema": "value BIGINT"}, "is no directory"),
+    ],
+)
+def test_a_parquet_table_that_cannot_be_read_as_a_whole_fails_the_run_and_says_why(
+    tmp_path: Path, spark: SparkSession, files: dict[str, Any], fields: dict[str, Any], said: str
+) -> None:
+    for name, values in files.items():
+        write_archive(tmp_path, **{name: values or []})
+        if values is None:
+            (tmp_path / "archive" / f"{name}.parquet").write_bytes(b"")
+    assert job_run(archive_job(tmp_path, **fields), spark, {}).execute() == 1
+    (record,) = records(tmp_path)
+    assert record.state == "failed" and said in record.reason
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_column_that_a_table_of_sqlite_has_not_any_more_is_no_text(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """SQLite takes a quoted name that is no column for a text."""
+    write_results(tmp_path / "results.db")
+    schema = "stationId STRING, failures BIGINT, at STRING"
+    file = write_job(tmp_path, sources={"results": {**JOB["sources"]["results"], "schema": schema}})
+    with closing(sqlite3.connect(tmp_path / "results.db")) as db:
+        db.execute("ALTER TABLE results RENAME COLUMN stationId TO station")
+        db.commit()
+    assert job_run(file, spark, {"day": "2021-05-02"}).execute() == 1
+    assert "no such column: results.stationId" in records(tmp_path)[0].reason
+
+
 def test_a_name_that_the_disk_does_not_take_fails_its_run_and_no_other(
     tmp_path: Path, spark: SparkSession
 ) -> None:

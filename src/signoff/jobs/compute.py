@@ -17,7 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from signoff.durable import sync_directory
@@ -26,12 +25,12 @@ from signoff.jobs.completeness import least
 from signoff.jobs.outputs import is_bounded, output_names
 from signoff.jobs.parameter_values import arguments
 from signoff.jobs.records import Output
+from signoff.jobs.spark_failures import SPARK_FAILURES, reason_of
 from signoff.jobs.tables import open_tables, rows_read, tables_of
 from signoff.json_text import json_objects
 from signoff.log.event_schema import EVENT_SCHEMA
 from signoff.pipeline.graph import Graph, Node
 from signoff.pipeline.job_settings import Value
-from signoff.pipeline.secrets import redact
 from signoff.private import make_private
 from signoff.sinks.refusal import fit
 from signoff.transforms.handed_rows import unfit
@@ -83,7 +82,7 @@ def compute(
             progress(name, number, len(names))
             try:
                 done.outputs[name], counted = _written(name, frames[name], directory)
-            except PySparkException as error:
+            except SPARK_FAILURES as error:
                 raise QueryFailed(f'"{name}": {reason_of(error)}') from error
             for table_name, rows in counted.items():
                 done.inputs[table_name]["rows"] = max(done.inputs[table_name]["rows"], rows)
@@ -129,7 +128,7 @@ def queries(
                 frames[port.node].createOrReplaceTempView(f"`{port.node}`")
             try:
                 frames[name] = spark.sql(node.config.query, arguments(spark, values, declared))
-            except PySparkException as error:
+            except SPARK_FAILURES as error:
                 raise QueryFailed(f'"{name}": {reason_of(error)}') from error
             check_columns(node, frames[name])
         if is_bounded(node):
@@ -145,16 +144,6 @@ def check_columns(node: Node, df: DataFrame) -> None:
     for each in df.schema:
         if (wrong := unfit(each.dataType)) is not None:
             raise QueryFailed(f'"{node.name}": column "{each.name}" ({wrong.simpleString()}) must be cast')
-
-
-def reason_of(error: PySparkException) -> str:
-    lines = [line.strip() for line in redact(str(error)).splitlines() if line.strip()] or [
-        "no reason was given"
-    ]
-    for line in lines:  # of a task that failed in Python, the last line of its traceback
-        if line.startswith(("ValueError:", "sqlite3.", "psycopg.")):
-            return line
-    return lines[0].split(" SQLSTATE")[0]
 
 
 def _written(name: str, df: DataFrame, directory: Path) -> tuple[Output, dict[str, int]]:

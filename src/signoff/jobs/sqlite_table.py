@@ -111,7 +111,8 @@ def _copied(
     names = [field.name for field in schema]
     connection.execute(f"CREATE TABLE {table} ({', '.join(f'c{place}' for place in range(len(names)))})")
     where = f" WHERE {config.where}" if config.where else ""
-    selected = ", ".join(map(quoted, names))
+    # With the table's name: what is no column of it would otherwise be a text to SQLite, its own name.
+    selected = ", ".join(f"{quoted(str(config.table))}.{quoted(name)}" for name in names)
     rows = connection.execute(
         f"INSERT INTO {table} SELECT {selected} FROM {source}{where}", dict(bound)
     ).rowcount
@@ -184,7 +185,10 @@ def _as_text(value: Any) -> str:
 
 
 def _text(data: bytes) -> str:
-    return data.decode()
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"a text is not UTF-8: {error}; give the table a schema with BINARY") from None
 
 
 def quoted(name: str) -> str:

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from signoff.errors import SignoffError
+from signoff.jobs.spark_failures import SPARK_FAILURES, reason_of
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.job_settings import Value
 from signoff.sources.table import TableConfig
@@ -89,7 +90,10 @@ def tables_of(graph: Graph) -> dict[str, TableConfig]:
 
 
 def wanted_of(spark: SparkSession, name: str, config: TableConfig) -> Wanted:
-    schema = None if config.schema_ is None else StructType.fromDDL(config.schema_)
+    try:
+        schema = None if config.schema_ is None else StructType.fromDDL(config.schema_)
+    except SPARK_FAILURES as error:
+        raise TableUnreadable(f'table "{name}" has a schema that is none: {reason_of(error)}') from None
     return Wanted(name, config, schema, config.partitions or 2 * spark.sparkContext.defaultParallelism)
 
 
