@@ -64,7 +64,7 @@ def test_periods_have_no_gaps_and_do_not_depend_on_when_they_are_asked_for(cron:
 
 
 def test_names_of_days_and_months_are_no_chance() -> None:
-    for cron in ("0 6 * mar-apr thu", "0 6 L * *", "30 5 * * fri#1", "0 0 29 2 *"):
+    for cron in ("0 6 * mar-apr thu", "0 6-16 1-11 * *", "0 6 L * *", "30 5 * * fri#1", "0 0 29 2 *"):
         assert Schedule(cron=cron).cron == cron
 
 
@@ -76,6 +76,8 @@ def test_names_of_days_and_months_are_no_chance() -> None:
         ({"cron": "R 6 * * *"}, "is no cron expression"),
         ({"cron": "0 0 r(1-5)/2 * *"}, "is no cron expression"),
         ({"cron": "0,H 6 * * *"}, "is no cron expression"),
+        ({"cron": "0 6-6 * * *"}, "write 6 for 6-6"),
+        ({"cron": "30 6 * * 1,Fri-fri"}, "write Fri for Fri-fri"),
         ({"cron": "0 0 31 2 *"}, "names no time that ever comes"),
         ({"cron": "0 6 * * *", "parameters": {"day": "{start.day.real.nothing}"}}, "may name {start}"),
         ({"cron": "0 6 * * *", "timezone": "Europe/Helsinky"}, "there is no time zone"),

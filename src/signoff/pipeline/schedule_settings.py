@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 _BY_CHANCE = re.compile(r"(?<![a-z])[rh](?![a-z])", re.IGNORECASE)
 """Times that croniter draws anew whenever it is asked: such periods would have no ends."""
+_FROM_ITSELF = re.compile(r"(?<!\w)(\w+)-\1(?!\w)", re.IGNORECASE)
+"""`6-6`, which is 6 to cron, and every hour to croniter."""
 _SOME_DAY = datetime(2026, 1, 1)
 
 
@@ -41,6 +43,8 @@ class Schedule(BaseModel):
             raise ValueError('`cron` needs croniter: pip install "signoff[schedules]"') from None
         if len(self.cron.split()) != 5 or _BY_CHANCE.search(self.cron) or not croniter.is_valid(self.cron):
             raise ValueError(f'`cron`: "{self.cron}" is no cron expression of five fields')
+        if once := _FROM_ITSELF.search(self.cron):
+            raise ValueError(f'`cron`: "{self.cron}" has a range of one: write {once[1]} for {once[0]}')
         try:
             croniter(self.cron, _SOME_DAY).get_next()
         except CroniterError:
