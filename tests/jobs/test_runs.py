@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from signoff.cli import app
 from signoff.errors import TransientError
-from signoff.jobs import compute, deliver, run
+from signoff.jobs import children, compute, deliver, run
 from signoff.jobs.records import Records
 from signoff.sinks.contract import RunRef
 from signoff.sinks.sqlite import SqliteSink
@@ -494,6 +494,37 @@ def test_a_kill_between_the_last_write_and_the_record_leaves_one_result(
     assert stored(tmp_path / "out.db") == [(3, 12), (4, 16), (5, 20)]
     (record,) = records(tmp_path)
     assert (record.edition, record.state, record.tries) == (1, "done", 2)
+
+
+JAVA_KILLED = """
+import os, signal, sys
+from pyspark import SparkContext
+from signoff.jobs import {module}
+do = {module}.{what}
+def killed(*given, **named):
+    os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)
+    return do(*given, **named)
+{module}.{what} = killed
+from signoff.cli import app
+app(["jobs", "run", sys.argv[1], "-p", "day=2021-05-02"])
+"""
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(("module", "what"), [("compute", "queries"), ("deliver", "DeliveryEngine")])
+def test_a_run_whose_java_is_killed_says_that_it_was_killed_and_goes_on(
+    tmp_path: Path, spark: SparkSession, module: str, what: str
+) -> None:
+    """So that whoever asked for it takes it for no try that failed."""
+    write_results(tmp_path / "results.db")
+    file = write_job(tmp_path)
+    script = JAVA_KILLED.format(module=module, what=what)
+    done = subprocess.run([sys.executable, "-c", script, str(file)], timeout=300, check=False)
+    assert done.returncode == children.KILLED
+    assert job_run(file, spark, {"day": "2021-05-02"}, waits=True).execute() == 0
+    (record,) = records(tmp_path)
+    assert (record.edition, record.state, record.tries) == (1, "done", 2)
+    assert len(lines(tmp_path / "out-2021-05-02")) == 5
 
 
 def test_a_run_that_another_process_finishes_first_is_done(

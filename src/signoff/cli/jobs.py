@@ -61,7 +61,8 @@ def run(
     usage, 3 when rows were refused or are still undelivered; the same command then resumes the run. A run
     that was done is done again, and replaces its earlier output.
     """
-    from signoff.jobs.children import GOES_ON
+    from signoff.engine.spark.session import java_was_killed
+    from signoff.jobs.children import GOES_ON, KILLED
     from signoff.jobs.parameters import asked
     from signoff.jobs.run import JobRun, load_job
     from signoff.jobs.state_dir import RunGoesOn
@@ -82,6 +83,13 @@ def run(
             except RunGoesOn as error:
                 typer.echo(str(error), err=True)
                 raise typer.Exit(GOES_ON) from None
+            except Exception:
+                if not java_was_killed():
+                    raise
+                code = KILLED
+    if code and java_was_killed():
+        typer.echo("Java was killed; the same command goes on with the run", err=True)
+        raise typer.Exit(KILLED)
     assert job.record is not None
     typer.echo(json.dumps(job.record.to_json(), ensure_ascii=False) if as_json else _story(job.record))
     raise typer.Exit(code)

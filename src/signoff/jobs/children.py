@@ -15,6 +15,8 @@ from signoff.pipeline.overlays import chosen
 _LOOK_S = 1.0
 GOES_ON = 75
 """Exit code: another process does this run."""
+KILLED = 137
+"""Exit code: its Java was killed, by a machine without memory, say. That is as if all of it had been."""
 
 
 class Stopped(RunGoesOn):

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from signoff.engine.spark import class_archive
@@ -94,6 +95,12 @@ def start_session(
         builder = builder.config(key, value)
     with _errors_into(log_file), privately():
         return builder.getOrCreate()
+
+
+def java_was_killed() -> bool:
+    """Whether a signal has ended the Java of this process: nothing that it was asked for says so."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    return process is not None and (process.poll() or 0) < 0
 
 
 def java_options(log_file: Path, given: str) -> str:
