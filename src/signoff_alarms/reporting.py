@@ -208,11 +208,11 @@ def _period(begin: str, end: str) -> Period:
 def _moment(text: str, option: str) -> datetime:
     try:
         found = datetime.fromisoformat(text.strip().removesuffix("UTC").strip())
-    except ValueError:
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise typer.BadParameter(
             f'"{text}" is no time; write 2021-05-01 or 2021-05-01T06:00:00Z', param_hint=option
         ) from None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 def _text(moment: datetime) -> str:

@@ -184,6 +184,7 @@ def report(*arguments: object) -> Result:
         (["weather", "--from", "2021-05-01", "--to", "2021-05-02"], 2, "'weather' is not one of"),
         (["busy_windows", "--from", "2021-05-02", "--to", "2021-05-02"], 2, "is not before"),
         (["busy_windows", "--from", "yesterday", "--to", "2021-05-02"], 2, '"yesterday" is no time'),
+        (["busy_windows", "--from", "0001-01-01T00:00+14:00", "--to", "2021-05-02"], 2, "is no time"),
         (
             ["busy_windows", "--from", "2021-05-01", "--to", "2021-05-02", "--format", "doc"],
             2,

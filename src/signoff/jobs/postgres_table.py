@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -34,6 +35,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from signoff.jobs.spark_failures import SPARK_FAILURES
 from signoff.jobs.tables import Table, TableUnreadable, Wanted, typed
 from signoff.pipeline.job_settings import Value
 from signoff.pipeline.secrets import SecretUrl, redact
@@ -45,6 +47,7 @@ _TYPES: Mapping[int, DataType] = {
 }  # fmt: skip
 """By their numbers; all others are texts, as PostgreSQL writes them."""
 _NUMERIC = 1700
+_MOST_DIGITS = 38
 _TIMES = (1114, 1184)
 SESSION = (
     "-c datestyle=ISO -c timezone=UTC -c extra_float_digits=3 -c bytea_output=hex "
@@ -60,6 +63,8 @@ class _Column:
     kind: DataType
     raw: pa.DataType
     sql: str
+    may_not_fit: bool = False
+    """A decimal number that may have more digits than its type."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,7 @@ class _Reader:
         first = stream.peek()
         if not first:
             return
-        kinds = {column.name: _in_csv(column.raw) for column in self.columns}
+        kinds = {column.name: _in_csv(column) for column in self.columns}
         reader = _opened(
             stream,
             read_options=pyarrow.csv.ReadOptions(column_names=list(kinds), block_size=_BLOCK),
@@ -104,7 +109,7 @@ class _Reader:
         schema = pa.schema([pa.field(column.name, column.raw) for column in self.columns])
         for batch in _batches(reader):
             arrays = [
-                _decoded(array, column.raw) for array, column in zip(batch.columns, self.columns, strict=True)
+                _decoded(array, column) for array, column in zip(batch.columns, self.columns, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -177,7 +182,10 @@ def snapshot(
             assert row is not None
             found = {}
             for one in wanted:
-                found[one.name] = _table(spark, connection, url, row[0], one, values)
+                try:
+                    found[one.name] = _table(spark, connection, url, row[0], one, values)
+                except (ValueError, *SPARK_FAILURES) as error:
+                    raise TableUnreadable(f'table "{one.name}": {error}') from None
             yield found
     except psycopg.Error as error:
         raise TableUnreadable(f'table "{one.name}": {redact(" ".join(str(error).split()))}') from None
@@ -234,13 +242,26 @@ def _column(each: Any) -> _Column:
         raw = pa.timestamp("us", "UTC" if number == _TIMES[1] else None)
         return _Column(each.name, _TYPES[number], raw, f"(extract(epoch FROM {name}) * 1000000)::bigint")
     if number == _NUMERIC:
-        precision, scale = each.precision or 38, each.scale if each.precision else 18
-        kind = DecimalType(min(precision, 38), scale)
-        return _Column(each.name, kind, pa.decimal128(kind.precision, kind.scale), name)
+        kind = _decimal(each.precision, each.scale)
+        raw = pa.decimal128(kind.precision, kind.scale)
+        return _Column(
+            each.name, kind, raw, name, may_not_fit=(each.precision or _MOST_DIGITS + 1) > _MOST_DIGITS
+        )
     kind = _TYPES.get(number, StringType())
     if isinstance(kind, StringType):
         return _Column(each.name, kind, pa.string(), f"{name}::text")
     return _Column(each.name, kind, _ARROW[type(kind)], name)
+
+
+def _decimal(precision: int | None, scale: int | None) -> DecimalType:
+    """Spark's type for a `numeric`: of up to 38 digits, none of them left of those it keeps."""
+    if not precision:
+        return DecimalType(_MOST_DIGITS, 18)
+    whole, scale = precision - (scale or 0), scale or 0
+    if scale > _MOST_DIGITS:
+        scale = max(_MOST_DIGITS - max(whole, 0), 0)
+    scale = max(scale, 0)
+    return DecimalType(min(max(whole, 0) + scale, _MOST_DIGITS), scale)
 
 
 _ARROW: Mapping[type[DataType], pa.DataType] = {
@@ -249,18 +270,37 @@ _ARROW: Mapping[type[DataType], pa.DataType] = {
 }  # fmt: skip
 
 
-def _in_csv(raw: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(raw):
+def _in_csv(column: _Column) -> pa.DataType:
+    if pa.types.is_timestamp(column.raw):
         return pa.int64()
-    return pa.string() if pa.types.is_binary(raw) else raw
+    return pa.string() if pa.types.is_binary(column.raw) or column.may_not_fit else column.raw
 
 
-def _decoded(array: pa.Array, raw: pa.DataType) -> pa.Array:
+def _decoded(array: pa.Array, column: _Column) -> pa.Array:
+    raw = column.raw
     if pa.types.is_binary(raw):
         return pa.array(
             [None if text is None else bytes.fromhex(text[2:]) for text in array.to_pylist()], raw
         )
+    if column.may_not_fit:
+        return _fitting(array, column)
     return array.cast(raw) if array.type != raw else array
+
+
+def _fitting(texts: pa.Array, column: _Column) -> pa.Array:
+    """The numbers that these are. Raises ValueError: Arrow reads one of too many digits as another one."""
+    most = column.raw.precision - column.raw.scale
+    whole = pc.list_element(pc.split_pattern(pc.utf8_ltrim(texts, "-0"), "."), 0)
+    longest = pc.max(pc.utf8_length(whole)).as_py()
+    if longest is not None and longest > most:
+        raise ValueError(
+            f'column "{column.name}": a number has {longest} digits before the point, and {most} are read; '
+            "cast it in a view"
+        )
+    try:
+        return pc.replace_substring_regex(texts, r"(\.\d*?)0+$", r"\1").cast(column.raw)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f'column "{column.name}": {error}; cast it in a view') from None
 
 
 def _pages(connection: Any, table: str, parts: int) -> list[str]:
