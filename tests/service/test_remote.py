@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,18 @@ def test_what_a_token_may_not_is_an_error_and_no_token_is_shown(remote: Remote, 
 def test_a_token_goes_to_no_other_machine_in_clear(server: str) -> None:
     with pytest.raises(SignoffError):
         Asking(server, "signoff_token")
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "all_proxy"])
+def test_a_token_goes_in_clear_to_no_proxy_of_the_environment(
+    remote: Remote, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with socket.socket() as proxy:
+        proxy.bind(("127.0.0.1", 0))  # whoever comes is turned away
+        monkeypatch.setenv(variable, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        assert "alarms" in remote("list").output
 
 
 def test_commands_of_a_server_are_not_those_of_files(remote: Remote) -> None:

@@ -34,6 +34,7 @@ class Client:
             timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S),
             verify=verify,
             follow_redirects=False,
+            trust_env=address.startswith("https:"),  # a proxy of the environment would get it in clear
         )
 
     def __enter__(self) -> Client:
@@ -116,7 +117,7 @@ def _checked(server: str) -> str:
         raise RequestError(f"{server} is not an address such as https://host:8080", "--server")
     if url.scheme == "http" and not _is_here(url.host):
         raise RequestError(f"the token would go in clear to {url.host}; use https", "--server")
-    return server
+    return str(url)
 
 
 def _is_here(host: str) -> bool:
