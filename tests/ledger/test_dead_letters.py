@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,21 @@ def test_letters_come_page_by_page(letters: DeadLetters, monkeypatch: pytest.Mon
     letters.add(letter(number) for number in range(10))
     assert [x.sequence for x in letters.each()] == list(range(10))
     assert [x.sequence for x in letters.each(limit=4)] == [0, 1, 2, 3]
+
+
+def test_large_letters_are_not_all_in_memory_at_once(
+    letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from signoff.ledger import dead_letters
+
+    monkeypatch.setattr(dead_letters, "CHUNK_BYTES", 1000)
+    read, known = list[object](), dead_letters.from_row
+    monkeypatch.setattr(dead_letters, "from_row", lambda row: read.append(row) or known(row))
+    letters.add(replace(letter(number), payload=b"x" * 600) for number in range(7))
+    each = letters.each()
+    assert (next(each).sequence, len(read)) == (0, 2)
+    assert [x.sequence for x in each] == list(range(1, 7))
+    assert letters.get("incoming/3", brief=True)[0].payload == b""
 
 
 def test_event_ids_are_read_and_written() -> None:

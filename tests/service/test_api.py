@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from signoff.ledger import DeadLetters, RunLock
 from signoff.ledger.letter import DeadLetter
+from signoff.service.api import events
 from signoff.service.api.app import ENDPOINTS, OPEN_PATHS
 from signoff.service.api.endpoint import MOST_TEXT_BYTES
 from signoff.service.tenant import Tenant
@@ -164,6 +165,27 @@ def test_letters_are_listed_without_payload_unless_it_is_asked_for(hosted: Clien
     assert (asked.status_code, asked.json()["requested"]) == (202, 1)
     dropped = hosted("POST", f"{ONE}/dead-letters/drop", json={"event_ids": ["incoming/2"]})
     assert dropped.json() == {"asked": 1, "dropped": 1}
+
+
+def test_an_answer_holds_no_more_payloads_than_fit_into_memory(
+    hosted: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = hosted.tenant.graph("alarms").state
+    state.mkdir()
+    with DeadLetters(state / "dead_letters.db") as letters:
+        letters.add([DeadLetter(f"incoming/{n}", "out", "no", b"its payload") for n in range(5)])
+
+    def asked(query: str) -> tuple[int, bool]:
+        found = hosted("GET", f"{ONE}/dead-letters?{query}").json()
+        return len(found["dead_letters"]), found["more"]
+
+    assert (asked("payloads=true"), asked("limit=5"), asked("limit=4")) == ((5, False), (5, False), (4, True))
+    monkeypatch.setattr(events, "_MOST_PAYLOAD_BYTES", 15)
+    assert (asked("payloads=true"), asked("payloads=true&limit=1"), asked("")) == (
+        (2, True),
+        (1, True),
+        (5, False),
+    )
 
 
 # -- who may ask

@@ -41,6 +41,8 @@ KEEP_CLOSED = 10_000
 
 CHUNK = 5_000
 """Letters handled in one transaction, so that other processes do not wait long for the lock."""
+CHUNK_BYTES = 4 * 1024**2
+"""Payloads that are read at once, or a letter more: 5,000 large ones fit into no memory."""
 
 Letters = list[DeadLetter]
 HandedOn = tuple[Sequence[DeadLetter], Sequence[str], str]
@@ -88,13 +90,14 @@ class DeadLetters:
         after, left = 0, sys.maxsize if limit is None else limit
         while left > 0:
             with self._store.read() as db:
-                page = db.execute(
+                found = db.execute(
                     f"SELECT {columns} FROM letters WHERE {where} AND id > ? ORDER BY id LIMIT ?",
                     [*values, after, CHUNK],
-                ).fetchall()
+                )
+                page, whole = _page(found)
             kept = [letter for letter in map(from_row, page) if chosen.keeps(letter)][:left]
             yield from kept
-            if len(page) < CHUNK:
+            if whole and len(page) < CHUNK:
                 return
             after, left = page[-1]["id"], left - len(kept)
 
@@ -113,11 +116,12 @@ class DeadLetters:
         chosen = chosen or LetterFilter(stage, source, reason)
         return [*self.each(chosen, statuses=statuses, limit=limit, brief=brief)]
 
-    def get(self, event_id: str, stage: str | None = None) -> Letters:
+    def get(self, event_id: str, stage: str | None = None, *, brief: bool = False) -> Letters:
         """The letters of one event id, whatever their status."""
+        columns = BRIEF if brief else "*"
         if stage is None:
-            return self._select("event_id = ? ORDER BY id", [event_id])
-        return self._select("event_id = ? AND stage = ?", [event_id, stage])
+            return self._select("event_id = ? ORDER BY id", [event_id], columns)
+        return self._select("event_id = ? AND stage = ?", [event_id, stage], columns)
 
     def with_message_id(self, message_id: str, limit: int) -> Letters:
         """The newest letters of events that came with this id, whatever their status; without payloads."""
@@ -398,6 +402,17 @@ def drop_letters(ledger: Ledger, letters: DeadLetters, chosen: Sequence[DeadLett
             ledger.resolve(dropped)
             number += letters.end_drop(part)
     return number
+
+
+def _page(found: Iterable[sqlite3.Row]) -> tuple[list[sqlite3.Row], bool]:
+    """What is read of these at once, and whether that is all."""
+    page: list[sqlite3.Row] = []
+    size = 0
+    for row in found:
+        page.append(row)
+        if (size := size + len(row["payload"])) > CHUNK_BYTES:
+            return page, False
+    return page, True
 
 
 def _forget_history(db: sqlite3.Connection) -> None:

@@ -37,11 +37,11 @@ class Choice:
         brief: bool = False,
     ) -> list[DeadLetter]:
         """Them, the oldest first; an id without a letter is a mistake worth telling."""
-        found = self._named(letters, statuses) if self.event_ids else None
+        brief = brief and self.where is None
+        found = self._named(letters, statuses, brief) if self.event_ids else None
         if found is None:
-            full = self.where is not None or not brief
             found = letters.list(
-                self.chosen, statuses=statuses, limit=None if self.where else limit, brief=not full
+                self.chosen, statuses=statuses, limit=None if self.where else limit, brief=brief
             )
         if self.where is not None:
             from signoff.engine.replay.letter_sql import holds
@@ -49,10 +49,11 @@ class Choice:
             found = holds(graph, found, self.where)
         return found if limit is None else found[:limit]
 
-    def _named(self, letters: DeadLetters, statuses: tuple[Status, ...]) -> list[DeadLetter]:
+    def _named(self, letters: DeadLetters, statuses: tuple[Status, ...], brief: bool) -> list[DeadLetter]:
+        brief = brief and self.chosen.payload is None
         found: dict[tuple[str, str], DeadLetter] = {}
         for event_id in self.event_ids:
-            mine = [x for x in letters.get(checked(event_id)) if x.status in statuses]
+            mine = [x for x in letters.get(checked(event_id), brief=brief) if x.status in statuses]
             if not mine:
                 kind = "open dead letter" if statuses == OPEN else "dead letter"
                 raise RequestError(f"there is no {kind} of {event_id}", "event_id")

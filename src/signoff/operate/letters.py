@@ -93,15 +93,20 @@ def find_letters(
 
 
 def each_letter(
-    graph: Graph, asked: Choice, *, statuses: tuple[Status, ...] = OPEN, limit: int | None = None
+    graph: Graph,
+    asked: Choice,
+    *,
+    statuses: tuple[Status, ...] = OPEN,
+    limit: int | None = None,
+    brief: bool = False,
 ) -> Iterator[StoredLetter]:
     """The same, letter by letter where that can be: there may be more than fit into memory."""
     with open_letters(graph) as letters:
         unfit_for = obstacles(graph, letters)
         found = (
-            asked.letters(graph, letters, statuses=statuses, limit=limit)
+            asked.letters(graph, letters, statuses=statuses, limit=limit, brief=brief)
             if asked.event_ids or asked.where is not None
-            else letters.each(asked.chosen, statuses=statuses, limit=limit)
+            else letters.each(asked.chosen, statuses=statuses, limit=limit, brief=brief)
         )
         for letter in found:
             yield StoredLetter(letter, unfit_for(letter))

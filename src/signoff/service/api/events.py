@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 
 from signoff.ledger.letter import OPEN
 from signoff.operate.buffers import list_buffers
 from signoff.operate.event_story import read_story
 from signoff.operate.letter_choice import Choice, choice
-from signoff.operate.letters import EVERY, drop_chosen, each_letter, find_letters
+from signoff.operate.letters import EVERY, drop_chosen, each_letter
 from signoff.operate.replay import request_replay
 from signoff.pipeline.graph import Graph
 from signoff.service.api.answers import Model, failed
@@ -17,6 +19,8 @@ from signoff.service.api.endpoint import JSON, Answer, Call, Endpoints
 endpoints = Endpoints()
 ONE = "/v1/pipelines/{name}"
 _LONGEST_ID = 500
+_MOST_PAYLOAD_BYTES = 4 * 1024**2
+"""Of the letters of one answer, or a letter more: an answer is in memory as a whole, several times."""
 Text = Field(default=None, max_length=1000, pattern=r"\S")
 
 
@@ -37,9 +41,9 @@ class LetterQuery(Model):
     closed: bool = False
     """Also those that were replayed or dropped."""
     payloads: bool = False
-    """With payload and headers."""
+    """With payload and headers; at most 4 MiB of payloads, or a letter more."""
     limit: int = Field(default=100, ge=1, le=1000)
-    """At most so many, the oldest first."""
+    """At most so many, the oldest first; `more` says whether there are others."""
 
 
 class LetterChoice(Model):
@@ -73,18 +77,18 @@ def list_letters(call: Call) -> Answer:
     asked = call.query
     chosen = choice(None, asked.stage, asked.source, asked.reason, None, asked.since, asked.until)
     statuses = EVERY if asked.closed else OPEN
-    graph = _graph(call)
-    if asked.payloads:
-        found = [
-            letter.to_json() for letter in each_letter(graph, chosen, statuses=statuses, limit=asked.limit)
-        ]
-    else:
-        brief = find_letters(graph, chosen, statuses=statuses, limit=asked.limit, brief=True)
-        found = [letter.to_json() for letter in brief]
-        for letter in found:
-            for unread in ("payload", "headers"):
-                letter.pop(unread, None)
-    return Answer({"dead_letters": found})
+    stored = each_letter(
+        _graph(call), chosen, statuses=statuses, limit=asked.limit + 1, brief=not asked.payloads
+    )
+    found: list[dict[str, Any]] = []
+    size, more = 0, False
+    for each in stored:
+        if more := len(found) == asked.limit or size > _MOST_PAYLOAD_BYTES:
+            break
+        size += len(each.letter.payload)
+        found.append({name: value for name, value in each.to_json().items()
+                      if asked.payloads or name not in ("payload", "headers")})  # fmt: skip
+    return Answer({"dead_letters": found, "more": more})
 
 
 @endpoints.add(
