@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,36 @@ def test_what_waited_for_a_removal_writes_nothing(
     answer = during(paused, lambda: hosted("POST", f"{ONE}/{change}"), lambda: hosted("DELETE", REMOVE))
     assert (answer.status_code, codes(answer)) == (404, ["no-pipeline"])
     assert not hosted.tenant.place("alarms").exists()
+
+
+def test_what_a_token_has_begun_is_not_done_when_it_was_revoked_meanwhile(
+    ask: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ask("POST", "/v1/tokens", json={"name": "ci", "role": "administer"}).json()
+
+    def revoke() -> Any:
+        return ask("DELETE", f"/v1/tokens/{made['id']}")
+
+    paused = Paused(pipelines_module.check_text)
+    monkeypatch.setattr(pipelines_module, "check_text", paused)
+    submitted = {"content": TEXT, "params": {"spark": "false", "start": "false"}}
+    answer = during(paused, lambda: ask("PUT", ONE, made["token"], **submitted), revoke)
+    assert (answer.status_code, codes(answer)) == (401, ["no-token"])
+    assert ask("GET", ONE).status_code == 404
+    assert not ask.tenant.place("alarms").exists()
+
+
+def test_a_body_that_comes_when_its_token_was_revoked_is_not_taken(ask: Client) -> None:
+    made = ask("POST", "/v1/tokens", json={"name": "ci", "role": "administer"}).json()
+
+    def body() -> Iterator[bytes]:
+        yield b'{"value": '
+        assert ask("DELETE", f"/v1/tokens/{made['id']}").status_code == 200
+        yield b'"late"}'
+
+    kind = {"Content-Type": "application/json"}
+    assert ask("PUT", "/v1/secrets/late", made["token"], content=body(), headers=kind).status_code == 401
+    assert ask("GET", "/v1/secrets").json() == {"secrets": []}
 
 
 def test_a_pipeline_that_is_removed_stalls_no_other_while_its_files_go(

@@ -37,6 +37,7 @@ from signoff.service.api.endpoint import (
     Call,
     Endpoint,
     Endpoints,
+    unknown_token,
 )
 from signoff.service.api.openapi import MOST_NAME, PATTERNS, describe
 from signoff.service.hosted import Removed
@@ -126,7 +127,7 @@ class Api:
         endpoint = methods.get(request.method) or methods["GET"]  # HEAD
         token = self._token(request)
         if token is None:
-            raise _unknown()
+            raise unknown_token()
         if not token.may(endpoint.role):
             await self._note(endpoint, request, token, "refused: the token may not do this", refused=True)
             raise failed(
@@ -136,6 +137,7 @@ class Api:
         query = _query(endpoint, request)
         body = await _body(endpoint, request)
         call = Call(self._tenant, token, path, query, body)
+        call.check_token()  # again: the body may have taken long
         try:
             if endpoint.needs_pipeline:
                 call.pipeline()  # before it is in the trail that something was asked of it
@@ -207,11 +209,6 @@ def _handled(endpoint: Endpoint, call: Call) -> Answer:
             if isinstance(error, SignoffError):
                 raise answer_to(error) from error
             raise
-
-
-def _unknown() -> RequestFailed:
-    error = ErrorItem(code="no-token", message="the header `Authorization: Bearer TOKEN` is missing or wrong")
-    return RequestFailed(401, [error], {"WWW-Authenticate": "Bearer"})
 
 
 def _path(request: Request) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from signoff.service.api.answers import RequestFailed, failed
+from signoff.service.api.answers import ErrorItem, RequestFailed, failed
 from signoff.service.hosted import Hosted
 from signoff.service.tenant import Tenant
 from signoff.service.tokens import Role, Token
@@ -46,8 +46,19 @@ class Call:
             raise self.no_pipeline()
         return found
 
+    def check_token(self) -> None:
+        """Raises 401 if the token was revoked, or has expired, since the request was allowed."""
+        if self.tenant.tokens.get(self.token.id) is None:
+            raise unknown_token()
+
     def no_pipeline(self) -> RequestFailed:
         return failed(404, "no-pipeline", f'there is no pipeline "{self.path["name"]}"', at="name")
+
+
+def unknown_token() -> RequestFailed:
+    """For whoever has none that may be used."""
+    error = ErrorItem(code="no-token", message="the header `Authorization: Bearer TOKEN` is missing or wrong")
+    return RequestFailed(401, [error], {"WWW-Authenticate": "Bearer"})
 
 
 @dataclass(frozen=True)

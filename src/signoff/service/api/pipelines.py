@@ -99,6 +99,7 @@ def submit(call: Call) -> Answer:
             checked = check_text(
                 tenant.place(name), text, tenant.environment(), tenant.secrets.values(), spark=asked.spark
             )
+            call.check_token()  # a check takes up to minutes
             if checked.problems:
                 raise RequestFailed(422, items(checked.problems))
             if hosted is None:
