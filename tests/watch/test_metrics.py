@@ -10,9 +10,11 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -23,6 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from signoff import load
 from signoff.errors import SignoffError
 from signoff.intake.settle_times import BOUNDS_S
+from signoff.watch import metrics_server
 from signoff.watch.memory import resident_bytes
 from signoff.watch.metrics import FAMILIES, registry_of
 from signoff.watch.metrics_server import Address, serve_metrics
@@ -162,3 +165,18 @@ def test_a_port_that_is_taken_is_an_error_that_says_so(tmp_path: Path) -> None:
         assert httpx.get(f"http://{first}/metrics").status_code == 200
         with pytest.raises(SignoffError, match=r"\[metrics-address\]"), serve_metrics(graph, dict, first):
             pass
+
+
+def test_connections_that_say_nothing_take_the_run_a_few_files_and_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "alarms.yaml"
+    file.write_text(PIPELINE)
+    monkeypatch.setattr(metrics_server, "_MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(metrics_server._Handler, "timeout", 0.5)
+    with serve_metrics(load(file), dict, Address("127.0.0.1", 0)) as address, ExitStack() as opened:
+        clients = [
+            opened.enter_context(socket.create_connection((address.host, address.port), 10)) for _ in range(8)
+        ]
+        assert [client.recv(1) for client in clients] == [b""] * 8  # five at once, three after a while
+        assert httpx.get(f"http://{address}/metrics", trust_env=False).status_code == 200
