@@ -172,7 +172,8 @@ def test_a_payload_that_a_browser_would_change_or_that_is_masked_is_not_edited(
         ("/nowhere", 404), ("/letters?stage=%ff", 400), ("/letters/one?event=nonsense", 422),
         ("/letters/one?event=incoming/2", 422), ("/letters/confirm?action=eat", 422), ("/replays/none", 404),
         ("/letters/confirm?action=drop&event=elsewhere/1", 422), ("/reports/desk/html", 404),
-        ("/letters?page=-1&closed=1", 200), ("/letters?" + "a=b&" * 3000, 400), ("/find?event=%00", 200),
+        ("/letters?page=-1&closed=1", 200), ("/letters?page=%C2%B2", 200), (f"/letters?page={'9' * 20}", 200),
+        ("/letters?" + "a=b&" * 3000, 400), ("/find?event=%00", 200),
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_said_on_a_page(client: Client, path: str, code: int) -> None:

@@ -36,6 +36,8 @@ from signoff.page.visits import Visit
 from signoff.terminal import written_out
 
 PAGE = 50
+_DIGITS = 10
+"""A page with so many is none."""
 _MOST_GROUPS = 200
 _MOST_NAMED = 5
 """Letters that are named before they are replayed or dropped."""
@@ -78,7 +80,7 @@ class Asked:
 def list_page(visit: Visit) -> Response:
     """Groups by stage and reason; and the letters that were asked for."""
     asked = Asked.of(visit.form)
-    page = max(int(text) if (text := visit.form.text("page") or "").isdigit() else 1, 1)
+    page = _page_number(visit.form.text("page") or "")
     closed = visit.form.text("closed") is not None
     graph = visit.pipeline.graph
     with open_letters(graph) as letters:
@@ -213,6 +215,10 @@ def _as_it_was(given: str, old: bytes) -> bytes:
     """Browsers end lines of a form with CR LF, whatever they were before."""
     text = given.replace("\r\n", "\n")
     return (text.replace("\n", "\r\n") if b"\r\n" in old else text).encode()
+
+
+def _page_number(text: str) -> int:
+    return max(int(text), 1) if text.isascii() and text.isdigit() and len(text) < _DIGITS else 1
 
 
 def _some(form: Form) -> Asked:
