@@ -137,6 +137,8 @@ def test_who_guesses_keeps_nobody_out_but_himself(pipeline: WatchedPipeline) -> 
         (("127.0.0.1", "1.2.3.4, 203.0.113.9"), ("127.0.0.1", "5.6.7.8, 203.0.113.9"), True),
         (("203.0.113.9", "1.2.3.4"), ("203.0.113.9", "5.6.7.8"), True),  # no proxy of this machine
         (("127.0.0.1", "nonsense"), ("127.0.0.1", ""), True),
+        (("127.0.0.1", "::ffff:203.0.113.9%a"), ("127.0.0.1", "::ffff:203.0.113.9%b"), True),
+        (("::ffff:203.0.113.9", ""), ("::ffff:203.0.113.8", ""), False),
     ],
 )
 def test_who_asks_is_told_by_his_address(one: tuple[str, str], other: tuple[str, str], same: bool) -> None:

@@ -161,6 +161,18 @@ def test_a_request_that_does_not_arrive_is_over_in_time(attacked: Attacked, part
     assert time.monotonic() - began < 30
 
 
+def test_no_header_makes_whoever_guesses_somebody_else(attacked: Attacked) -> None:
+    """Nor does it fill the memory: who has guessed is remembered by an address."""
+    answers = [
+        httpx.post(
+            f"{attacked.address}/ui/login", data={"token": "guess"}, trust_env=False,
+            headers={"X-Forwarded-For": f"{number}, no address {number}"},
+        ).status_code
+        for number in range(12)
+    ]  # fmt: skip
+    assert answers == [401] * 10 + [429] * 2
+
+
 def test_one_client_does_not_take_all_connections(attacked: Attacked) -> None:
     clients = [attacked.raw() for _ in range(40)]
     try:

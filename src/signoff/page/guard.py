@@ -171,8 +171,9 @@ def address_of(request: Request) -> str:
             named = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
             address = str(ipaddress.ip_address(named)) if named else address
         found = ipaddress.ip_address(address)
-        if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is None:
-            return str(ipaddress.ip_network((int(found), _NETWORK_V6), strict=False))
+        if isinstance(found, ipaddress.IPv6Address):
+            network = ipaddress.ip_network((int(found), _NETWORK_V6), strict=False)
+            address = str(found.ipv4_mapped or network)  # without a zone, which may be any text
     return address
 
 

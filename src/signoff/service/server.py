@@ -102,7 +102,8 @@ class Service:
             app = Api(tenant).application(*(pages.routes() if pages else ()))
             config = uvicorn.Config(
                 app, log_config=None, access_log=False, lifespan="off", ws="none",
-                timeout_graceful_shutdown=_END_S, server_header=False, http=guard.protocol(), **tls,
+                timeout_graceful_shutdown=_END_S, server_header=False, proxy_headers=False,
+                http=guard.protocol(), **tls,
             )  # fmt: skip
             shown = f"[{host}]" if ":" in host else host
             self.address = f"{'https' if tls else 'http'}://{shown}:{port}"
