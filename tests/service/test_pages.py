@@ -167,6 +167,28 @@ def test_secrets_of_the_tenant_are_masked_and_no_file_of_a_pipeline_is_run(
     assert not marker.exists()
 
 
+def test_no_answer_says_whether_a_guess_is_a_secret(site: Site) -> None:
+    """Else whoever may only look finds out those that are words, thousands at a time."""
+    site.tenant.secrets.put("word", "swordfish")
+    visitor = site.visitor("operate")
+    bearer = {"authorization": f"Bearer {site.tokens['view']}"}
+    for path in (
+        f"{AT}/find?event=pike+{{}}", f"{AT}/find?event=pike+{{}}/1", f"{AT}/find?event=incoming/1/pike+{{}}",
+        f"{AT}/letters?reason=pike+{{}}",
+        f"{AT}/letters?text=pike+{{}}",
+        f"{AT}/letters?stage=pike+{{}}", f"{AT}/letters/one?event=pike+{{}}",
+        f"{AT}/letters/one?event=incoming/1&stage=pike+{{}}", f"{AT}/?node=pike+{{}}",
+        f"{AT}/letters/confirm?action=drop&reason=pike+{{}}",
+        f"{AT}/letters/confirm?action=drop&event=pike/1/{{}}", "/ui/pipelines/pike+{}/",
+        "/v1/pipelines/alarms/events/pike+{}", "/v1/pipelines/alarms/events/pike/1/{}",
+        "/v1/pipelines/alarms/dead-letters?since=pike+{}",
+    ):  # fmt: skip
+        right, wrong = (visitor.get(path.format(guess), **bearer) for guess in ("swordfish", "swordfisch"))
+        assert "pike" in right.text or "stage=" in path, path
+        without = [re.sub(r"swordfisc?h|As of.*", "", answer.text) for answer in (right, wrong)]
+        assert (right.status_code, without[0]) == (wrong.status_code, without[1]), path
+
+
 def test_a_pipeline_that_cannot_be_read_takes_the_overview_of_no_other(site: Site) -> None:
     site.tenant.create("odd", TEXT.replace("type: files", "type: gone").replace("alarms", "odd"), start=False)
     state = site.tenant.graph("orders").state

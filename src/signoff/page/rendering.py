@@ -33,6 +33,12 @@ def exact(text: str) -> Markup:
     return Markup.escape(text)
 
 
+def own(text: str) -> Markup:
+    """What the visitor has sent with this very request, or text that holds only that and words of ours. It is
+    not masked: a mask would say which of a thousand guesses is a secret."""
+    return Markup.escape(written_out(text))
+
+
 def payload_text(payload: bytes) -> str:
     """A payload for people: its text, or base64 of what is none."""
     text, encoding = as_text(payload)
@@ -106,7 +112,7 @@ _environment = Environment(
 _environment.filters |= {
     "number": number, "rate": rate, "size": size, "seconds": seconds, "clock": clock, "ago": ago,
     "value": _value,
-    "duration": duration, "exact": exact, "payload": payload_text,
+    "duration": duration, "exact": exact, "own": own, "payload": payload_text,
     "dash": lambda word: str(word).replace("_", "-"),
     "segment": lambda text: exact(quote(str(text), safe="")),
     "query": _query,

@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from signoff.errors import RequestError, SignoffError
 from signoff.page.forms import Form, asked_in, check_token, sent_in
 from signoff.page.mounting import Mounting, Visitor
-from signoff.page.rendering import prefix_of, render
+from signoff.page.rendering import own, prefix_of, render
 from signoff.page.watched import Reading, WatchedPipeline
 
 Endpoint = Callable[[Request], Any]
@@ -92,9 +92,9 @@ def failed(mounting: Mounting) -> Callable[[Request, Exception], Response]:
     def handler(request: Request, error: Exception) -> Response:
         status, text = 500, "this page has failed; the log of the run says why"
         if isinstance(error, HTTPException):
-            status, text = error.status_code, error.detail
+            status, text = error.status_code, own(error.detail)
         elif isinstance(error, RequestError):
-            status, text = 422, f"{error.field}: {error}" if error.field else str(error)
+            status, text = 422, own(f"{error.field}: {error}" if error.field else str(error))
         elif isinstance(error, SignoffError):
             status, text = 503, str(error)
         try:

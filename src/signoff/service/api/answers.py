@@ -124,10 +124,8 @@ def answer_to(error: SignoffError) -> RequestFailed:
     """An error that was raised on purpose, as an answer."""
     if isinstance(error, PipelineError):
         return RequestFailed(409, items(error.problems))
-    if isinstance(error, RequestError):
-        return RequestFailed(
-            422, [ErrorItem(code="bad-request", message=redact(str(error)), file=error.field)]
-        )
+    if isinstance(error, RequestError):  # holds what was sent: masked, it would say which guess is a secret
+        return RequestFailed(422, [ErrorItem(code="bad-request", message=str(error), file=error.field)])
     return failed(409, "not-possible", redact(str(error)))
 
 
