@@ -45,6 +45,14 @@ def test_a_text_is_taken_once_and_the_same_again_changes_nothing(ask: Client) ->
     assert [each["name"] for each in ask("GET", "/v1/pipelines").json()["pipelines"]] == ["alarms"]
 
 
+def test_what_is_kept_of_a_pipeline_is_nobody_elses(ask: Client) -> None:
+    ask.put()
+    ask.put(TEXT + "  more: {type: files, input: incoming, path: ./more}\n")
+    kept = [ask.tenant.directory, *ask.tenant.directory.rglob("*")]
+    assert [path for path in kept if path.stat().st_mode & 0o077] == []
+    assert ask.tenant.place("alarms") in kept
+
+
 def test_what_is_wrong_with_a_text_is_said_with_its_lines_and_nothing_is_kept(ask: Client) -> None:
     answer = ask.put(TEXT.replace("input: incoming", "input: incomin, tabel: 3"))
     assert answer.status_code == 422

@@ -22,7 +22,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from signoff.durable import make_directory
 from signoff.errors import PipelineError, Problem, SignoffError
 from signoff.private import make_private
 from signoff.service.handed_secrets import handed_over, take
@@ -64,7 +63,6 @@ def check_text(
         raise TooMany
     new = not place.exists()
     try:
-        make_directory(place.parent)
         make_private(place)
         candidate = place / _CANDIDATE
         candidate.write_text(text, encoding="utf-8")

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from signoff.durable import make_directory, sync_directory, write_whole
+from signoff.durable import sync_directory, write_whole
 from signoff.private import make_private
 
 RECORD, TEXTS = "record.json", "texts"
@@ -130,7 +130,6 @@ class RecordFile:
                     path.unlink()
 
     def make(self) -> None:
-        make_directory(self.directory.parent)
         make_private(self.directory)
         sync_directory(self.directory.parent)
 
