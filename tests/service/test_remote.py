@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,8 @@ from typer.testing import CliRunner
 
 from signoff.cli import app
 from signoff.cli.remote.client import Client as Asking
-from signoff.errors import PipelineError, SignoffError
+from signoff.cli.remote.client import read_token
+from signoff.errors import PipelineError, RequestError, SignoffError
 from tests.service.client import TEXT, Client
 
 pytestmark = pytest.mark.servers
@@ -86,6 +90,28 @@ def test_a_token_goes_in_clear_to_no_proxy_of_the_environment(
         proxy.bind(("127.0.0.1", 0))  # whoever comes is turned away
         monkeypatch.setenv(variable, f"http://127.0.0.1:{proxy.getsockname()[1]}")
         assert "alarms" in remote("list").output
+
+
+@pytest.mark.parametrize("token", ["", "tökén", "one two", "one\nX-Header: two"])
+def test_a_file_without_a_token_is_named_and_not_shown(tmp_path: Path, token: str) -> None:
+    (tmp_path / "token").write_text(token)
+    with pytest.raises(RequestError, match="holds no token") as raised:
+        read_token(tmp_path / "token")
+    assert not token or token not in str(raised.value)
+
+
+def test_what_is_no_service_is_said_to_be_none(tmp_path: Path) -> None:
+    (tmp_path / "v1").mkdir()
+    (tmp_path / "v1" / "pipelines").write_text("a page")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            asking = Asking(f"http://127.0.0.1:{server.server_port}", "signoff_token")
+            with asking, pytest.raises(SignoffError, match="is no service: a page"):
+                asking.get("/v1/pipelines")
+        finally:
+            server.shutdown()
 
 
 def test_commands_of_a_server_are_not_those_of_files(remote: Remote) -> None:

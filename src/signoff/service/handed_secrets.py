@@ -1,5 +1,5 @@
-"""How the secrets of a tenant reach a process that needs them: as a file in memory, without a name. Other users
-cannot open it; other processes of the same user can, by /proc.
+"""How the secrets of a tenant reach a process that needs them: as a file in memory, without a name. Other
+users cannot open it; other processes of the same user can, by /proc.
 
 Not in the environment: that is bounded (2 MiB for all of it, 128 KiB for each), so that one long secret would
 keep every process from starting, and Java and Spark show it. Not on disk, where they are encrypted only.

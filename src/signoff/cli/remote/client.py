@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import ssl
 import time
 from collections.abc import Callable
@@ -44,22 +45,20 @@ class Client:
         self._client.close()
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
-        return cast(dict[str, Any], self._answer("GET", path, params=query).json())
+        return self._json("GET", path, params=query)
 
     def text(self, path: str, **query: Any) -> str:
         return self._answer("GET", path, params=query).text
 
     def post(self, path: str, body: Any = None, **query: Any) -> dict[str, Any]:
-        return cast(dict[str, Any], self._answer("POST", path, json=body, params=query).json())
+        return self._json("POST", path, json=body, params=query)
 
     def put_text(self, path: str, text: bytes, **query: Any) -> dict[str, Any]:
         headers = {"Content-Type": "application/yaml"}
-        return cast(
-            dict[str, Any], self._answer("PUT", path, content=text, params=query, headers=headers).json()
-        )
+        return self._json("PUT", path, content=text, params=query, headers=headers)
 
     def delete(self, path: str, **query: Any) -> dict[str, Any]:
-        return cast(dict[str, Any], self._answer("DELETE", path, params=query).json())
+        return self._json("DELETE", path, params=query)
 
     def wait(self, name: str, ended: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """What a pipeline is doing as soon as that is an end. A service that is away is waited for."""
@@ -70,6 +69,14 @@ class Client:
             except NotReached:
                 pass
             time.sleep(_POLL_S)
+
+    def _json(self, method: str, path: str, **more: Any) -> dict[str, Any]:
+        answer = self._answer(method, path, **more)
+        try:
+            return cast(dict[str, Any], answer.json())
+        except ValueError:
+            where = self._client.base_url
+            raise SignoffError(f"what answers at {where} is no service: {answer.text[:300]}") from None
 
     def _answer(self, method: str, path: str, **more: Any) -> httpx.Response:
         more["params"] = {
@@ -101,10 +108,13 @@ def read_token(path: Path | None) -> str:
     if path is None:
         raise RequestError("name the file with your token: --token-file PATH", "--token-file")
     try:
-        return path.read_text(encoding="utf-8").strip()
+        token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise RequestError(f"{path} cannot be read: {why}", "--token-file") from None
+    if not re.fullmatch(r"[!-~]+", token):
+        raise RequestError(f"{path} holds no token, which is one word of ASCII", "--token-file")
+    return token
 
 
 def _checked(server: str) -> str:
