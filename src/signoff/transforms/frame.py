@@ -137,8 +137,7 @@ class Frame:
         names = {name: self.fresh(name) for name in values}
         with_struct = scoped.select(*before, F.when(alive, tried(values)).alias(struct))
         lots, time = chance_in(with_struct, struct)
-        self.doubtful |= {stage} if lots else set()
-        self.timed |= {stage} if time else set()
+        self.note_chance(stage, lots=lots, time=time)
         self.df = with_struct.select(
             *before,
             (F.col(view.alive) & F.col(struct).isNotNull()).alias(whole),
@@ -149,6 +148,11 @@ class Frame:
             ErrorColumn(self, error, stage, policy, attempt=Attempt(scoped, view.alive, values))
         )
         return View(self, whole, view.columns), names
+
+    def note_chance(self, stage: str, *, lots: bool, time: bool) -> None:
+        """What a step computes draws lots, or tells the time."""
+        self.doubtful |= {stage} if lots else set()
+        self.timed |= {stage} if time else set()
 
     def note_ends(self, stage: str, before: View, outputs: Iterable[str]) -> None:
         """A step leaves rows out: those alive before it, and in none of its outputs' alive columns."""

@@ -39,7 +39,7 @@ from signoff.transforms.frame import (
     View,
     begin_again,
 )
-from signoff.transforms.try_expressions import UNEXPLAINED, Attempt, tried
+from signoff.transforms.try_expressions import UNEXPLAINED, Attempt, chance_in, tried
 
 _ROWS, _ROW, _TRIED, _ERROR, _ALIVE = "__rows", "__failed_row", "__tried", "__error", "__alive"
 
@@ -114,6 +114,7 @@ def united_or_failed(
     """
     # A condition that Spark cannot know to be true, see `try_expressions`.
     attempts = made.withColumn(_TRIED, F.when(F.size(_ROWS) > 0, tried(results)))
+    lots, time = chance_in(attempts, _TRIED)
     row = attempts.schema[_ROWS].dataType.elementType
     nobody = F.array(F.lit(None).cast(row))
     each = attempts.withColumn(
@@ -132,6 +133,7 @@ def united_or_failed(
     columns = [*keys, *results]
     whole = begin_again(flat, [_ERROR, *columns], before)
     frame, error = whole.frame, whole.columns[_ERROR]
+    frame.note_chance(stage, lots=lots, time=time)
     frame.errors.append(ErrorColumn(frame, error, stage, policy, attempt=_attempt(made, keys, results)))
     alive = frame.compute(View(frame, whole.alive, {}), {"alive": F.col(error).isNull()})["alive"]
     return View(frame, alive, {name: whole.columns[name] for name in columns})

@@ -83,8 +83,13 @@ def chance_in(rows: DataFrame, column: str) -> tuple[bool, bool]:
     computed; and whether it tells the time, and has another one in the next job."""
     expressions = rows._jdf.queryExecution().analyzed().projectList()
     expression = expressions.apply(rows.columns.index(column))
+    return not expression.deterministic(), tells_time(expression)
+
+
+def tells_time(expression: Any) -> bool:
+    """Whether an expression, as Spark has analysed it, asks for the current time or date."""
     time = _jvm().org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
-    return not expression.deterministic(), bool(expression.containsPattern(time))
+    return bool(expression.containsPattern(time))
 
 
 def _can_raise(expression: Any) -> bool:

@@ -21,7 +21,9 @@ from signoff.engine.plan.compile import compile_source
 from signoff.engine.plan.kept_rows import KeptRows, remove_kept_rows
 from signoff.engine.plan.plan import Plan
 from signoff.engine.spark_check import check
+from signoff.log.spark import read_range
 from signoff.pipeline.graph import Graph
+from tests.engine.plan.ran_plan import Ran, log_of
 
 pytestmark = pytest.mark.spark
 
@@ -70,6 +72,10 @@ DOUBTFUL: dict[str, dict[str, Any]] = {
     },
     "lots": {
         "asked": {"type": "filter", "input": "parsed", "where": "rand() < 0.5"},
+        "one": MERGE | {"input": "asked"},
+    },
+    "lots in a result of a merge": {
+        "asked": MERGE | {"input": "parsed", "columns": {"lot": "max(n) + rand()"}},
         "one": MERGE | {"input": "asked"},
     },
     "the time of a job that is one of several": {
@@ -285,3 +291,69 @@ def test_what_was_kept_is_removed_also_when_the_pass_fails_or_was_killed(
     (left := tmp_path / "kept" / "x" / "0").mkdir(parents=True)
     remove_kept_rows(tmp_path)
     assert not left.exists()
+
+
+# -- what tells the time, or draws lots, does so once for all parts
+
+
+NOW = "CAST(pmod(xxhash64(current_timestamp(), n), 2) AS INT)"
+OTHERWISE = {"type": "python", "mode": "rows", "function": "tests.engine.plan.test_kept_rows:with_lot"}
+ASKED_BEHIND = {"asked": OTHERWISE | {"schema": "n INT, lot INT", "input": "other"}}
+DRAWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "the time, and lots behind it": (
+        {"type": "select", "columns": {"n": "n", "lot": NOW}},
+        {"asked": {"type": "filter", "input": "other", "where": "rand() >= 0"}},
+    ),
+    "the time, and a function on DataFrames behind it": (
+        {"type": "select", "columns": {"n": "n", "lot": NOW}},
+        {"asked": {"type": "python", "function": "tests.engine.plan.test_kept_rows:on_n", "input": "other"}},
+    ),
+    "the time in a result of a merge": (
+        {"type": "merge", "keys": ["n"], "columns": {"lot": f"coalesce(max(n) * 0, 0) + {NOW}"}},
+        ASKED_BEHIND,
+    ),
+    "the time in what a merge is given": (
+        {"type": "merge", "keys": ["n"], "columns": {"lot": f"max({NOW})"}},
+        ASKED_BEHIND,
+    ),
+    "the time in a function on DataFrames": (
+        {"type": "python", "function": "tests.engine.plan.test_kept_rows:at_this_time"},
+        ASKED_BEHIND,
+    ),
+}
+
+
+def with_lot(row: dict[str, Any]) -> dict[str, Any]:
+    return {"n": row["n"], "lot": row["lot"]}
+
+
+def on_n(df: DataFrame) -> DataFrame:
+    return df.withColumn("n", F.udf(lambda n: n, "int")("n"))
+
+
+def at_this_time(df: DataFrame) -> DataFrame:
+    return df.withColumn("lot", F.expr(NOW))
+
+
+@pytest.mark.parametrize("case", DRAWN)
+def test_a_row_goes_one_way_although_parts_of_a_plan_that_are_run_one_after_the_other_ask_for_it(
+    spark: SparkSession, tmp_path: Path, case: str
+) -> None:
+    split, behind = DRAWN[case]
+    graph = graph_of(
+        tmp_path,
+        {
+            "split": split | {"input": "parsed"},
+            "this": {"type": "filter", "input": "split", "where": "lot = 0"},
+            "that": {"type": "filter", "input": "split", "where": "lot = 1"},
+            "other": {"type": "merge", "keys": ["n"], "input": "this"},
+            **behind,
+            "one": {"type": "merge", "keys": ["n"], "input": "asked"},
+        },
+    )
+    log = log_of([{"n": n} for n in range(40)], tmp_path / "log")
+    rows = read_range(spark, log, 0, 40, encoding="utf-8", parts=1)
+    plan = compile_source(graph, "incoming", rows, kept=KeptRows(graph.state))
+    assert plan is not None
+    came = Ran(plan).came
+    assert sorted(came["to_one"] + came["to_that"]) == list(range(40))

@@ -88,9 +88,20 @@ def compile_source(
     decides nothing. With `problem` given, every error of every node is reported there and None is
     returned if there was any; without, the first error is raised as PipelineError.
     """
-    compiler = _Compiler(graph, source, sinks, entry, rows, counts, trial, tells, replay, problem)
-    compiler.black_box, compiler.kept = black_box, kept
-    return compiler.compile(df)
+
+    def compiled(*, several_jobs: bool) -> tuple[_Compiler, Plan | None]:
+        compiler = _Compiler(graph, source, sinks, entry, rows, counts, trial, tells, replay, problem)
+        compiler.black_box, compiler.kept = black_box, kept
+        compiler.several_jobs |= several_jobs
+        return compiler, compiler.compile(df)
+
+    compiler, plan = compiled(several_jobs=False)
+    if compiler.keeps and compiler.reads_time and not compiler.failed:
+        # Only now is it known that the job that tells the time for one part is not that of the others.
+        if kept is not None:
+            kept.steps.clear()
+        _, plan = compiled(several_jobs=True)
+    return plan
 
 
 class _Compiler:
@@ -133,8 +144,10 @@ class _Compiler:
             if node.name in behind and (node.name in wanted or graph.downstream(node.name) & wanted)
         ]
         self.nodes.sort(key=lambda node: self._is_behind_doubt(node.name))
-        self.calls_out = any(self._is_behind_doubt(node.name) for node in self.nodes)
+        self.several_jobs = any(self._is_behind_doubt(node.name) for node in self.nodes)
         """Some rows may be kept: then there are several jobs, and each has its own time."""
+        self.keeps = self.reads_time = False
+        """Whether rows are kept; whether some that depend on the time are not, as if there were one job."""
         self.entry, self.rows = entry, rows
         self.replay = replay
         self.passed: Collection[str] = graph.nodes.keys() if replay and entry is None else ()
@@ -250,6 +263,8 @@ class _Compiler:
             self.views[Port(node.name, output)] = result
             if node.config.may_answer_otherwise:
                 result.frame.doubtful.add(node.name)
+            if node.name in view.frame.timed:  # and what it has begun with that tells it, too
+                result.frame.timed.add(node.name)
 
     def _keep(self, node: Node, views: Iterable[View]) -> None:
         """The rows at these views are about to be read by another part of the plan. Where a step upstream may
@@ -257,11 +272,12 @@ class _Compiler:
         given = list(views)
         later = [view for port, view in self.views.items() if self.readers[port] > 0]
         for frame in {id(view.frame): view.frame for view in given}.values():
-            upstream = _ancestors(self.graph, node.name)
-            doubtful = frame.doubtful | (frame.timed if self.calls_out else set())
-            if not any(each in upstream or self._calls_rows(each) for each in doubtful):
+            doubtful = frame.doubtful | (frame.timed if self.several_jobs else set())
+            if not self._concerns(node, doubtful):
+                self.reads_time |= self._concerns(node, frame.timed)
                 continue
             read = [view for view in (*given, *later, *self.sent) if view.frame is frame]
+            self.keeps = True
             rows = frame.df.select(*frame.needed(read))
             check_kept(rows, "inputs" if "inputs" in node.field_lines else "input")
             if self.kept is None:
@@ -271,6 +287,11 @@ class _Compiler:
             frame.df = self.kept.keep(rows)
             frame.doubtful.clear()
             frame.timed.clear()
+
+    def _concerns(self, node: Node, steps: Iterable[str]) -> bool:
+        """Whether what one of these steps computes is in the rows that come to a node."""
+        upstream = _ancestors(self.graph, node.name)
+        return any(each in upstream or self._calls_rows(each) for each in steps)
 
     def _calls_rows(self, step: str) -> bool:
         """Whether a step is in all rows of its frame: any of them is made by calling a function."""

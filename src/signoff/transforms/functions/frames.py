@@ -34,6 +34,7 @@ from signoff.transforms.frame import (
     begin_again,
     lineage_of,
 )
+from signoff.transforms.try_expressions import tells_time
 
 _TAKEN = frozenset({CHILD, IDENTITY, ORIGIN, OTHERS, RECEIVED_AT, SEQUENCE})
 _GIVEN = "__signoff_given"
@@ -124,8 +125,7 @@ def compile_frame(step: str, view: View, function: Callable[[DataFrame], DataFra
         )
     flat = result.select(*(F.col(f"{ORIGIN}.{name}") for name in lineage), *columns)
     made = begin_again(flat, columns, view.frame)
-    if plan.calls_python():
-        made.frame.doubtful.add(step)
+    made.frame.note_chance(step, lots=plan.calls_python(), time=plan.tells_time())
     return made
 
 
@@ -203,14 +203,21 @@ class _Plan:
 
     def calls_python(self) -> bool:
         """Whether code of the user's works on the rows, of which Spark cannot know what it does."""
-        return self._calls_python(self.root)
+        return self._any(
+            self.root,
+            lambda node: node.nodeName() in _IN_PYTHON or any(map(_has_udf, _each(node.expressions()))),
+        )
 
-    def _calls_python(self, node: Any) -> bool:
+    def tells_time(self) -> bool:
+        """Whether the function asks for the current time or date."""
+        return self._any(self.root, lambda node: any(map(tells_time, _each(node.expressions()))))
+
+    def _any(self, node: Any, holds: Callable[[Any], bool]) -> bool:
+        """Whether something holds for a part of the plan, of those that are the function's own."""
         if node.nodeName() == "SubqueryAlias" and node.alias() == self._given:
             return False
-        if node.nodeName() in _IN_PYTHON or any(map(_has_udf, _each(node.expressions()))):
-            return True
-        return any(map(self._calls_python, _each(node.children())))
+        parts = (*_each(node.children()), *_each(node.subqueries()))
+        return holds(node) or any(self._any(part, holds) for part in parts)
 
     def keeps(self, attribute: Any, given: Any) -> bool:
         """Whether a column of the result is, under whatever name, one that was given. What code in Python
