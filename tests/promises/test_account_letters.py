@@ -157,6 +157,41 @@ def test_a_letter_goes_only_where_it_failed_under_its_name_as_it_was_or_correcte
 
 
 @pytest.mark.case(40)
+def test_a_letter_of_what_a_sink_wants_computed_is_of_the_input_it_failed_at(inline):
+    def pipeline(expression: str) -> dict[str, Any]:
+        return {
+            "sources": {"incoming": FILES},
+            "transforms": {
+                "rows": {**ROWS, "schema": "n INT"},
+                "next": {"type": "select", "input": "rows", "columns": {"n": "n + 1"}},
+            },
+            "sinks": {
+                "archive": {
+                    "type": "files",
+                    "inputs": ["rows", "next"],
+                    "path": "out",
+                    "partition_by": {"p": expression},
+                }
+            },
+        }
+
+    product = inline(**pipeline("CAST(10 / n AS INT)"))
+    product.put("1.jsonl", [{"n": 0}, {"n": 1}])
+    assert product.run_once().code == 0
+    (letter,) = product.dead_letters()
+    assert letter["event_id"] == "incoming/0/rows" and "DIVIDE_BY_ZERO" in letter["reason"]
+    product.write(pipeline("n"))
+    running = product.start()
+    assert letters_command(product, "replay", "--all").code == 0
+    running.terminate()
+    files = (product.directory / "out").rglob("*.jsonl")
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    ids = sorted(json.loads(line)["event_id"] for line in lines)
+    assert ids == [f"incoming/{n}/{way}" for n in (0, 1) for way in ("next", "rows")]
+    assert product.account()["delivered"] == 2 and product.dead_letters() == []
+
+
+@pytest.mark.case(40)
 def test_a_batch_of_files_that_could_not_be_written_is_replayed_with_all_rows_of_its_events(inline):
     product = inline(
         sources={"incoming": FILES},

@@ -76,6 +76,8 @@ class ErrorColumn:
     """The step says more than that it failed (see `row_results`), and may say something else next time."""
     attempt: Attempt | None = None
     """What failed, if the column only says that something did."""
+    suffix: str = ""
+    """What comes behind the names of the rows where they failed."""
 
 
 @dataclass(eq=False)
@@ -123,10 +125,11 @@ class Frame:
         return names
 
     def attempt(
-        self, stage: str, view: View, values: Mapping[str, Column], policy: OnFailure
+        self, stage: str, view: View, values: Mapping[str, Column], policy: OnFailure, *, suffix: str = ""
     ) -> tuple[View, dict[str, str]]:
         """Add columns that expressions of a user compute from the view's columns. A row for which one fails
         is not alive in the view returned, and its error is the step's. Also returns name to physical name.
+        `suffix`: what comes behind the row's name there.
         """
         scoped = self.scoped(view)
         if not may_fail(scoped, values):
@@ -144,9 +147,8 @@ class Frame:
             F.when(F.col(view.alive) & F.col(struct).isNull(), F.lit(UNEXPLAINED)).alias(error),
             *(F.col(struct)[f"v{index}"].alias(name) for index, name in enumerate(names.values())),
         )
-        self.errors.append(
-            ErrorColumn(self, error, stage, policy, attempt=Attempt(scoped, view.alive, values))
-        )
+        attempt = Attempt(scoped, view.alive, values, suffix)
+        self.errors.append(ErrorColumn(self, error, stage, policy, attempt=attempt, suffix=suffix))
         return View(self, whole, view.columns), names
 
     def note_chance(self, stage: str, *, lots: bool, time: bool) -> None:

@@ -49,6 +49,8 @@ class Attempt:
     """With the columns of lineage, and those the expressions name."""
     alive: str
     values: Mapping[str, Column]
+    suffix: str = ""
+    """What comes behind the names of the rows where they failed."""
 
 
 def tried(values: Mapping[str, Column]) -> Column:

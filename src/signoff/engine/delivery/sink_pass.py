@@ -167,7 +167,8 @@ class Pass:
                     kind = _ANSWERED[answer]
                 reason = described(error.describe, text)
                 for sequence, child in lineage.at(index):
-                    found.append(TaskReport(error.stage, kind, sequence, child, redact(reason)))
+                    name = joined(child, error.suffix)
+                    found.append(TaskReport(error.stage, kind, sequence, name, redact(reason)))
         return found
 
     def _results(

@@ -342,7 +342,10 @@ class _Compiler:
 
     def _sink(self, node: Node) -> SinkPlan:
         assert isinstance(node.config, SinkConfig)
-        views = {name: self._with_expressions(node, view) for name, view in self._inputs(node).items()}
+        views = {
+            name: self._with_expressions(node, view, name if self._has_several_inputs(node) else "")
+            for name, view in self._inputs(node).items()
+        }
         self.sent += views.values()
         if node.config.separates_inputs:
             return self._separated(node, node.config, views)
@@ -401,8 +404,9 @@ class _Compiler:
         return frozenset({node} | _ancestors(self.graph, node))
 
     @staticmethod
-    def _with_expressions(node: Node, view: View) -> View:
-        """The view and, as columns of it, what the sink wants computed of each row."""
+    def _with_expressions(node: Node, view: View, suffix: str) -> View:
+        """The view and, as columns of it, what the sink wants computed of each row. `suffix`: as for
+        `SinkDelivery`."""
         assert isinstance(node.config, SinkConfig)
         wanted = node.config.expressions()
         if not wanted:
@@ -413,7 +417,7 @@ class _Compiler:
         for name, expression in wanted.items():
             check_resolves(view, node.config.field_of(name), expression)
         values = {name: F.expr(expression).cast("string") for name, expression in wanted.items()}
-        whole, made = view.frame.attempt(node.name, view, values, node.config.on_failure)
+        whole, made = view.frame.attempt(node.name, view, values, node.config.on_failure, suffix=suffix)
         return View(view.frame, whole.alive, {**view.columns, **made})
 
     def _plan(self, sinks: Mapping[str, SinkPlan]) -> Plan:
@@ -462,7 +466,9 @@ class _Compiler:
             sinks=sinks,
             errors=tuple(
                 told.get(e.column)
-                or ErrorPlan(e.column, e.stage, e.policy, e.describe, e.answers, e.stage in changeable)
+                or ErrorPlan(
+                    e.column, e.stage, e.policy, e.describe, e.answers, e.stage in changeable, suffix=e.suffix
+                )
                 for e in errors
             ),
             shuffled=any(frame.shuffled for frame in frames.values()) or len(parts) > 1,

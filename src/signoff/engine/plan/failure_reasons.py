@@ -21,6 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from signoff.engine.plan.lineage import joined
 from signoff.engine.plan.task_report import ReportKind, TaskReport
 from signoff.pipeline.secrets import redact
 from signoff.transforms.frame import CHILD, SEQUENCE
@@ -100,7 +101,8 @@ def _explain(attempt: Attempt, rows: Set[RowName]) -> dict[RowName, str]:
         # By range: a list of thousands of numbers is a large plan.
         wanted = F.col(SEQUENCE).between(some[0][0], some[-1][0])
         found |= _evaluate(attempt.rows.where(F.col(attempt.alive) & wanted), attempt.values)
-    return {row: why for row, why in found.items() if row in rows}
+    named = {(sequence, joined(child, attempt.suffix)): why for (sequence, child), why in found.items()}
+    return {row: why for row, why in named.items() if row in rows}
 
 
 def _evaluate(rows: DataFrame, values: Mapping[str, Column]) -> dict[RowName, str]:

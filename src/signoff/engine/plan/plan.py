@@ -57,6 +57,8 @@ class ErrorPlan:
     """It, or a step in front of it, answers: it may fail in any pass, for rows that did not come so far."""
     kind: ReportKind | None = None
     """Where it is no error: what a text in the column means."""
+    suffix: str = ""
+    """Of a sink: as for its delivery, by whose ids the rows are known."""
 
 
 @dataclass(frozen=True)
