@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -10,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from signoff.builder import Pipeline
 from signoff.engine.plan.compile import compile_source
 from signoff.engine.plan.failure_reasons import explained
+from signoff.engine.plan.kept_rows import KeptRows
 from signoff.engine.plan.task_report import ReportKind, TaskReport
 from signoff.engine.query.base import stage_policies
 from signoff.engine.spark_check import check
@@ -19,6 +22,7 @@ from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import LogSettings
 from signoff.sources.events import event_batch, piece
 from signoff.transforms.try_expressions import UNEXPLAINED
+from tests.engine.plan.ran_plan import Ran, log_of
 
 pytestmark = pytest.mark.spark
 
@@ -191,3 +195,71 @@ def test_a_merge_sees_its_events_in_order_and_without_hashing(spark: SparkSessio
     assert plan is not None and plan.unites and plan.shuffled
     made = plan.df._jdf.queryExecution().executedPlan().toString()
     assert "SortAggregate" in made and "HashAggregate" not in made, made
+
+
+# -- what comes to a sink whatever else is in the plan
+
+
+def _ran(spark: SparkSession, graph: Graph, tmp_path: Path, **asked: Any) -> Ran:
+    log = log_of([{"a": n, "b": 1} for n in range(1, 4)], tmp_path / "log")
+    rows = read_range(spark, log, 0, 3, encoding="utf-8", parts=1)
+    plan = compile_source(graph, "incoming", rows, kept=KeptRows(graph.state), **asked)
+    assert plan is not None
+    return Ran(plan)
+
+
+def test_a_sink_in_front_of_an_unfold_keeps_its_rows_where_a_function_is_called_behind_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pipeline = Pipeline("p", state=str(tmp_path / "state"), base=tmp_path)
+    pipeline.source("incoming", "generate", count=1)
+    pipeline.transform("parsed", "parse_json", input="incoming", schema="a INT, b INT")
+    pipeline.transform("each", "unfold", input="parsed", column="array(a, b)", **{"as": "n"})
+    pipeline.transform("slim", "select", input="each", columns={"n": "n"})
+    function = {"mode": "rows", "function": "tests.promises.functions:fail_on_seven", "schema": "n INT"}
+    pipeline.transform("called", "python", input="slim", **function)
+    pipeline.sink("whole", "files", input="parsed", path="whole")
+    pipeline.sink("parts", "files", input="each", path="parts")
+    pipeline.sink("out", "files", input="called", path="out")
+
+    came = _ran(spark, pipeline.graph(), tmp_path).came
+
+    assert {name: sorted(rows) for name, rows in came.items()} == {
+        "whole": [0, 1, 2],
+        "parts": [0, 0, 1, 1, 2, 2],
+        "out": [0, 0, 1, 1, 2, 2],
+    }
+
+
+def test_a_letter_in_front_of_a_merge_does_not_come_again_to_a_sink_by_another_way(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pipeline = Pipeline("p", state=str(tmp_path / "state"), base=tmp_path)
+    pipeline.source("incoming", "generate", count=1)
+    pipeline.transform("parsed", "parse_json", input="incoming", schema="a INT, b INT")
+    pipeline.transform("good", "filter", input="parsed", where="10 / a > 0")
+    pipeline.transform("merged", "merge", inputs=["good", "parsed"], keys=["a"])
+    pipeline.sink("archive", "files", inputs=["parsed", "merged"], path="out")
+    asked = {"entry": "good", "rows": {(1, "")}, "tells": True, "replay": True}
+
+    ran = _ran(spark, pipeline.graph(), tmp_path, **asked)
+
+    names = [row for row in ran.sinks["archive"] if row.startswith("(1,)")]
+    assert len(names) == 1 and "/merged'" in names[0], "and what is merged has all its parts"
+
+
+def test_what_fails_where_rows_of_several_parts_come_together_is_said(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pipeline = Pipeline("p", state=str(tmp_path / "state"), base=tmp_path)
+    pipeline.source("incoming", "generate", count=1)
+    pipeline.transform("parsed", "parse_json", input="incoming", schema="a INT, b INT")
+    pipeline.transform("one", "merge", input="parsed", keys=["b"])
+    columns = {"most": "max(10 / (a - 1))"}
+    pipeline.transform("all", "merge", inputs=["one", "parsed"], keys=["a"], columns=columns)
+    pipeline.sink("out", "files", input="all", path="out")
+
+    ran = _ran(spark, pipeline.graph(), tmp_path)
+
+    failed = Counter(sequence for stage, _, sequence, _ in ran.said if stage == "all")
+    assert ran.came == {"out": [1, 2]} and failed == {0: 2, 1: 1, 2: 1}, "also the row of all three"

@@ -127,6 +127,8 @@ class _Compiler:
         """The errors of steps in front of everything that is kept, by identity; None: nothing is kept."""
         self.sent: list[View] = []
         """What goes to sinks."""
+        self.brought_together: list[Frame] = []
+        """Frames that may have no view any more, because a step has begun another, but have its errors."""
         self.failed = False
         behind = graph.downstream(source)
         if entry is not None and entry != source:
@@ -222,13 +224,19 @@ class _Compiler:
     def _leads_from_entry(self, before: str, node: str) -> bool:
         """Behind the entry only what came through it is replayed: the rest has its rows.
 
-        Where rows are united behind it (`rows`), all parts are needed.
+        What is united behind it (`rows`) is made of all parts.
         """
-        if self.entry is None or self.entry == self.source or self.rows is not None:
+        if self.entry is None or self.entry == self.source:
             return True
-        if node not in self.graph.downstream(self.entry):
+        behind = self.graph.downstream(self.entry)
+        if node not in behind or (self.rows is not None and self._is_united(node)):
             return True
-        return before == self.entry or before in self.graph.downstream(self.entry)
+        return before == self.entry or before in behind
+
+    def _is_united(self, name: str) -> bool:
+        """Whether rows that come to a node, or what is made of them, become one with others."""
+        nodes = (self.graph.nodes[each].config for each in {name} | self.graph.downstream(name))
+        return any(isinstance(config, Transform) and config.unites for config in nodes)
 
     def _has_several_inputs(self, node: Node) -> bool:
         """Whether rows of the source come to a node by several inputs, and have the input in their names.
@@ -283,7 +291,7 @@ class _Compiler:
             if self.kept is None:
                 continue
             if self.certain is None:
-                self.certain = {id(error) for view in self.views.values() for error in view.frame.errors}
+                self.certain = {id(error) for each in self._frames() for error in each.errors}
             frame.df = self.kept.keep(rows)
             frame.doubtful.clear()
             frame.timed.clear()
@@ -310,7 +318,14 @@ class _Compiler:
             )
             parts.append(view.frame.cut(view).withColumn(CHILD, child))
         united = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), parts)
-        return begin_again(united, list(columns), next(iter(frames.values())))
+        view = begin_again(united, list(columns), next(iter(frames.values())))
+        self.brought_together.append(view.frame)
+        return view
+
+    def _frames(self) -> list[Frame]:
+        """All whose rows the plan reads."""
+        given = (*(view.frame for view in self.views.values()), *self.brought_together)
+        return list({id(frame): frame for frame in given}.values())
 
     def _drops(self, stage: str) -> str:
         """Why rows end at a step."""
@@ -421,13 +436,13 @@ class _Compiler:
         return View(view.frame, whole.alive, {**view.columns, **made})
 
     def _plan(self, sinks: Mapping[str, SinkPlan]) -> Plan:
-        frames: dict[int, Frame] = {id(view.frame): view.frame for view in self.views.values()}
+        frames = self._frames()
         if self.tells:
-            for frame in frames.values():
+            for frame in frames:
                 for stage, name in frame.ends or ():
                     self._tell(frame, stage, ReportKind.LEFT_OUT, F.col(name))
                 frame.ends = None
-        errors = [error for frame in frames.values() for error in frame.errors]
+        errors = [error for frame in frames for error in frame.errors]
         if self.entry is not None and not self.tells:
             # One before the entry that may fail this time, although it did not before, is heard as well.
             errors = [e for e in errors if e.answers or e.stage == self.entry or self._behind(e.stage)]
@@ -441,10 +456,10 @@ class _Compiler:
         }
         needed |= {self.identity} if self.identity else set()
         reasons = {error.column for error in errors}
-        lineage = (SEQUENCE,) if all(frame.childless for frame in frames.values()) else (SEQUENCE, CHILD)
-        unites = any(OTHERS in frame.df.columns for frame in frames.values())
+        lineage = (SEQUENCE,) if all(frame.childless for frame in frames) else (SEQUENCE, CHILD)
+        unites = any(OTHERS in frame.df.columns for frame in frames)
         parts = []
-        for frame in frames.values():
+        for frame in frames:
             columns = [c for c in frame.df.columns if c in alive or c in needed or c in reasons]
             if not any(c in alive or c in reasons for c in columns):
                 continue
@@ -471,7 +486,7 @@ class _Compiler:
                 )
                 for e in errors
             ),
-            shuffled=any(frame.shuffled for frame in frames.values()) or len(parts) > 1,
+            shuffled=any(frame.shuffled for frame in frames) or len(parts) > 1,
             unites=unites,
             attempts=_by_stage(errors),
             kept=self.kept,
