@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from signoff.engine.spark.session import _local_sockets, java_options
@@ -55,3 +56,37 @@ def test_java_is_told_one_collector_and_the_users_options_last() -> None:
     ours = java_options(Path("spark.log"), "-Xss4m")
     assert ours.endswith(" -XX:+UseG1GC -Xss4m")
     assert java_options(Path("spark.log"), "-XX:+UseParallelGC -Xss4m").count("GC") == 1
+
+
+STOPPED = """
+import sys, time
+from pathlib import Path
+from pyspark import java_gateway
+from signoff.engine.spark.session import start_session
+from signoff.pipeline.settings import SparkSettings
+popen = java_gateway.Popen
+class Seen(popen):
+    def __init__(self, *given, **named):
+        super().__init__(*given, **named)
+        print(self.pid, flush=True)
+def stopped(_):
+    raise KeyboardInterrupt
+java_gateway.Popen, java_gateway.time.sleep = Seen, stopped
+start_session("x", SparkSettings(), log_file=Path(sys.argv[1]), python_path=Path())
+"""
+
+
+@pytest.mark.crash
+def test_java_does_not_outlive_who_was_stopped_while_it_started(tmp_path: Path) -> None:
+    """It would find nobody to say so to, and stay for ever."""
+    command = [sys.executable, "-c", STOPPED, str(tmp_path / "spark.log")]
+    said, error = tmp_path / "said", tmp_path / "error"
+    with said.open("w") as out, error.open("w") as err:  # Java would hold a pipe open
+        subprocess.run(command, stdout=out, stderr=err, timeout=120, check=False)
+    assert "KeyboardInterrupt" in error.read_text()
+    pid = int(said.read_text())
+    try:
+        assert not psutil.pid_exists(pid)
+    finally:
+        if psutil.pid_exists(pid):
+            psutil.Process(pid).kill()

@@ -9,13 +9,15 @@ import os
 import re
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from pyspark import SparkContext
+from pyspark import SparkContext, java_gateway
 from pyspark.sql import SparkSession
 
 from signoff.engine.spark import class_archive
@@ -93,7 +95,7 @@ def start_session(
     options[JAVA_OPTIONS] = java_options(log_file, settings.config.get(JAVA_OPTIONS, ""))
     for key, value in options.items():
         builder = builder.config(key, value)
-    with _errors_into(log_file), privately():
+    with _errors_into(log_file), privately(), _ends_java_with_the_start():
         return builder.getOrCreate()
 
 
@@ -108,6 +110,29 @@ def java_options(log_file: Path, given: str) -> str:
     ours = f"-Dlog4j2.configurationFile=file:{_LOG4J} -Dsignoff.log={log_file}"
     collector = "" if _COLLECTOR.search(given) else "-XX:+UseG1GC"
     return " ".join(part for part in (ours, class_archive.use(given), collector, given) if part)
+
+
+@contextmanager
+def _ends_java_with_the_start() -> Iterator[None]:
+    """Whoever is stopped while Java starts takes it along. PySpark removes the directory in which Java is to
+    say that it is there; Java, which does not find it any more, would stay for ever and do nothing."""
+    started: list[subprocess.Popen[bytes]] = []
+    popen = java_gateway.Popen
+
+    def noted(*given: Any, **named: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*given, **named))
+        return started[-1]
+
+    java_gateway.Popen = noted
+    try:
+        yield
+    except BaseException:
+        for process in started:
+            process.kill()
+            process.wait()
+        raise
+    finally:
+        java_gateway.Popen = popen
 
 
 @contextmanager
