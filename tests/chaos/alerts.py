@@ -3,7 +3,8 @@ killed.
 
     publisher ──► RabbitMQ ──► signoff run ──► sink job ──► signoff jobs run ──► report, SQLite
 
-What an alert is about is in the table before the alert is published. At every moment: what is settled was
+What an alert is about is in the table before the alert is published, and not much before: they come in waves,
+so that a run which has not read the table since shows too little. At every moment: what is settled was
 covered by a run that is done. Afterwards: as many runs as the cool-down allows and no more, each began after
 its alerts were received, each was done once; one report and one row for each key, which show all that the
 alerts are about; every message is acknowledged. Exit code 1 and a directory that is kept mean that something
@@ -43,6 +44,10 @@ from tests.promises.product import SPARK, Product, Running
 TIMES = 3
 KINDS = ("engine", "jvm", "intake", "invoker", "job", "job's jvm", "run")
 _TICK_S = 0.2
+_AWAITED_S = 20.0
+"""How long a process of the kind that is to be killed is waited for: runs of the job come and go."""
+_BEGUN_S = 60.0
+"""How long a wave waits until a run has begun that has not seen it."""
 _STUCK_S = 300.0
 QUEUE = "alerts"
 JOB: dict[str, Any] = {
@@ -83,9 +88,11 @@ class Alerts:
     kills: int
     cool_down: float
     seed: int
+    waves: int = 2
     findings: list[str] = field(default_factory=list)
     killed: Counter[str] = field(default_factory=Counter)
     _run: Running | None = None
+    _published: int = 0
 
     def execute(self) -> list[str]:
         """Returns all that is wrong."""
@@ -125,29 +132,55 @@ class Alerts:
         (self.directory / "job.yaml").write_text(yaml.safe_dump(JOB, sort_keys=False))
         with closing(sqlite3.connect(self.directory / "seen.db")) as db:
             db.execute("CREATE TABLE seen (station INTEGER, n INTEGER)")
-            db.executemany("INSERT INTO seen VALUES (?, ?)", [(n % self.keys, n) for n in range(self.alerts)])
             db.commit()
 
     def _start(self) -> None:
         self._run = self._product.start("--drain-seconds", "1")
 
     def _publish(self) -> None:
-        bodies = [json.dumps({"station": n % self.keys, "n": n}).encode() for n in range(self.alerts)]
+        """The next wave of alerts; what they are about is in the table first."""
+        first, end = self._published, self._published + -(-self.alerts // self.waves)
+        wave = range(first, min(end, self.alerts))
+        with closing(sqlite3.connect(self.directory / "seen.db")) as db:
+            db.executemany("INSERT INTO seen VALUES (?, ?)", [(n % self.keys, n) for n in wave])
+            db.commit()
+        bodies = [json.dumps({"station": n % self.keys, "n": n}).encode() for n in wave]
         shuffled = bodies * TIMES
         random.Random(self.seed).shuffle(shuffled)
         self.broker.publish(shuffled, QUEUE)
+        self._published = wave.stop
 
     def _strike(self) -> None:
         chance = random.Random(self.seed)
         for number in range(self.kills):
+            if number and number * self.waves // self.kills > (number - 1) * self.waves // self.kills:
+                self._until(lambda: bool(self._runs()), _BEGUN_S)
+                self._publish()
             self._tick(chance.uniform(0.5, 6.0))
             if self._all_told():
                 self.findings.append(f"settled after {number} kills: use more alerts, or a longer cool-down")
-                return
+                break
             kind = KINDS[number] if number < len(KINDS) else chance.choice(KINDS)
+            self._await(kind)
             for other in (kind, *chance.sample(KINDS, len(KINDS))):
                 if self._kill(other):
                     break
+        while self._published < self.alerts:
+            self._publish()
+
+    def _await(self, kind: str) -> None:
+        """Until there is a process of a kind, or nobody waits for one any more."""
+        if kind != "run":
+            self._until(lambda: self._pids()[kind]() is not None or self._all_told(), _AWAITED_S)
+
+    def _until(self, so: Callable[[], bool], seconds: float) -> None:
+        """Until something is so, or the time is up."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            with suppress(SignoffError, sqlite3.Error, FileNotFoundError):
+                if so():
+                    return
+            self._tick(_TICK_S)
 
     def _kill(self, kind: str) -> bool:
         """SIGKILL one process of a kind; false if there is none."""
@@ -298,14 +331,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     for name, default in (("alerts", 1000), ("keys", 10), ("kills", 20), ("seed", 7)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--waves", type=int, default=2)
     parser.add_argument("--cool-down", type=float, default=60.0)
     parser.add_argument("--keep", type=Path)
     given = parser.parse_args()
     directory = given.keep or Path(tempfile.mkdtemp(prefix="signoff-alerts-"))
     with private_rabbitmq() as broker:
         run = Alerts(
-            directory / "product", broker, given.alerts, given.keys, given.kills, given.cool_down, given.seed
-        )
+            directory / "product", broker, given.alerts, given.keys, given.kills, given.cool_down, given.seed,
+            given.waves,
+        )  # fmt: skip
         findings = run.execute()
     for finding in dict.fromkeys(findings):
         print(finding)

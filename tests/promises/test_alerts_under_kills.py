@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(600)]
 @pytest.mark.case(47, 48, 49)
 @pytest.mark.skipif(not rabbitmq_is_installed(), reason="RabbitMQ is not installed")
 def test_alerts_have_the_right_number_of_runs_and_reports_whatever_is_killed(tmp_path: Path) -> None:
-    options = {"alerts": 60, "keys": 2, "kills": 4, "seed": 7, "cool-down": 60, "keep": tmp_path}
+    options = {"alerts": 60, "keys": 2, "kills": 4, "seed": 7, "cool-down": 60, "waves": 1, "keep": tmp_path}
     command = [sys.executable, "-m", "tests.chaos.alerts"]
     command += [f"--{name}={value}" for name, value in options.items()]
     # Terminated, not killed, when it takes too long: then it ends the servers it has started.
