@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,7 +15,8 @@ from cryptography.fernet import Fernet
 from signoff.service import metrics
 from signoff.service.api import app as app_module
 from signoff.service.api import pipelines as pipelines_module
-from signoff.service.run_process import find_run, hold
+from signoff.service.record import Record
+from signoff.service.run_process import find_run, hold, write_name
 from signoff.service.tenant import Tenant
 from tests.service.client import ONE, TEXT, Client, codes
 
@@ -184,6 +186,23 @@ def test_one_pipeline_that_fails_in_any_way_takes_the_metrics_of_no_other(
     assert page.status_code == 200
     assert "signoff_service_unreadable_pipelines 1.0" in page.text
     assert 'pipeline="other"' in page.text
+
+
+@pytest.mark.parametrize("said", ['{"pid": "x"}', '{"pid": [1]}', '{"pid": 1e400}'])
+def test_what_one_pipeline_says_of_itself_takes_the_list_from_no_other(hosted: Client, said: str) -> None:
+    hosted.tenant.create("other", TEXT.replace("alarms", "other"), start=False)
+    pipeline = hosted.tenant.pipelines["alarms"]
+    pipeline._write(Record("running", 1))
+    lock = hold(pipeline.directory)
+    assert lock is not None
+    write_name(lock, 1)
+    state = pipeline.directory / "state"
+    state.mkdir()
+    (state / "engine.json").write_text(said)
+    found = {each["name"]: each for each in hosted("GET", "/v1/pipelines").json()["pipelines"]}
+    os.close(lock)
+    assert (found["alarms"]["state"], found["other"]["state"]) == ("starting", "stopped")
+    assert "cannot be read" in found["alarms"]["why"]
 
 
 def test_one_pipeline_name_has_only_its_own_graph(hosted: Client) -> None:

@@ -354,6 +354,13 @@ def test_a_line_behind_a_torn_one_is_read(tmp_path: Path) -> None:
     assert [each["target"] for each in trail.last(10)] == ["first", "second"]
 
 
+def test_no_name_of_a_token_hides_what_is_done_with_it(tmp_path: Path) -> None:
+    trail = Trail(tmp_path / "trail.jsonl")
+    for _ in range(3):
+        trail.add(0.0, f"{chr(0x1F4A5) * 100} (0bb9123c8ae8)", "delete", "x" * 64, "asked")
+    assert (len(trail.last(1)), len(trail.last(3))) == (1, 3)
+
+
 def test_a_token_that_may_only_look_does_not_fill_the_trail(hosted: Client) -> None:
     for _ in range(REFUSALS + 10):
         assert hosted("POST", f"{ONE}/start", "view").status_code == 403

@@ -317,6 +317,9 @@ class Hosted:
             return why_not_ready(self._graph(record), run)
         except SignoffError as error:
             return f"it cannot be looked at: {error}"
+        except (OSError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+            # Whatever its processes have written, others are shown.
+            return f"what its processes say of themselves cannot be read: {type(error).__name__}: {error}"
 
     @contextmanager
     def _kept(self) -> Iterator[None]:

@@ -21,6 +21,8 @@ from typing import Any
 from signoff.clock import when
 
 MOST_BYTES = 32 * 1024**2
+_LONGEST_LINE = 2000
+"""The name of a token has 100 characters at most, which are up to 12 bytes in JSON."""
 REFUSALS, REFUSALS_S = 20, 60.0
 """So many refusals of a token are written in this time; of the rest their number."""
 
@@ -64,7 +66,7 @@ class Trail:
         found: deque[dict[str, Any]] = deque(maxlen=count)
         try:
             with self._path.open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - 1000 * count))
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_LINE * count))
                 for line in file:
                     try:
                         found.append(json.loads(line))
