@@ -182,8 +182,9 @@ def test_a_row_that_spoils_its_whole_request_is_found(
 # Writing again
 
 
-def test_a_row_that_is_written_again_replaces_itself_whatever_its_index_was_given(search: OpenSearch) -> None:
-    sink = search_sink(search)
+@pytest.mark.parametrize("version", [None, "sequence"])
+def test_a_row_that_is_written_again_replaces_itself(search: OpenSearch, version: str | None) -> None:
+    sink = search_sink(search, version=version)
     for text in ("first", "second"):
         assert write_batch(sink, given(numbered(2, text=text))) == []
     assert [one["text"] for one in search.documents("events").values()] == ["second 0", "second 1"]
