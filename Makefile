@@ -19,6 +19,7 @@ demo: setup  ## 60,000 simulated alarms counted in windows, while the desk that 
 test: setup  ## static checks and all tests; ARGS="-k merge" passes arguments to pytest
 	@scripts/set-up-postgres
 	@scripts/set-up-rabbitmq
+	@scripts/set-up-redis
 	@scripts/set-up-faults
 	@scripts/set-up-prometheus
 	@scripts/set-up-opensearch

@@ -26,7 +26,7 @@ settings.load_profile("tests")
 
 _OF_BROKERS = {"rabbitmq"}
 _OF_SERVERS = {"postgres", "opensearch"}
-_NAMED = ("[postgres", "[opensearch", "[nats")
+_NAMED = ("[postgres", "[opensearch", "[nats", "[redis")
 _STARTS = ("broker", "crash")
 _OF_PROCESSES = {"real", "real_pair", "killed"}
 _SCENES = {"tests/promises/test_account_audit.py", "tests/promises/test_faults_kills.py"}

@@ -31,11 +31,13 @@ from signoff.sinks.opensearch.actions import INDEX
 from signoff.sinks.opensearch.sink import OpensearchSinkConfig, SearchSink
 from signoff.sinks.postgres.sink import PostgresSink
 from signoff.sinks.rabbitmq.sink import ROUTING_KEY, RabbitmqSink, RabbitmqSinkConfig
+from signoff.sinks.redis import KEY, RedisSinkConfig
 from signoff.sinks.sqlite import SqliteSink
 from signoff.testing.conformance.rows import from_json, from_text, parse
 from signoff.testing.conformance.sinks import Row, SinkTarget
 from tests.brokers import RabbitMQ
 from tests.nats_server import NatsServer
+from tests.redis_server import RedisServer
 from tests.search_server import OpenSearch
 from tests.servers import PostgresServer, WebhookServer
 
@@ -361,6 +363,48 @@ class NatsTarget(Target):
         self.server.kill()
 
 
+class RedisTarget(Target):
+    """Entries of a stream; with mode string or hash, a key for each event."""
+
+    upserts: ClassVar[bool] = False
+    row_by_row: ClassVar[bool] = True
+
+    def __init__(self, directory: Path, **fields: Any) -> None:
+        self.server = RedisServer(directory)
+        self.server.start()
+        config = RedisSinkConfig.model_validate({"url": self.server.url, "key": "not asked here", **fields})
+        self.sink = routed(config.build(Path()), "target", KEY)
+        self.sink.prepare()
+
+    def read(self, schema: pa.Schema) -> list[Row]:
+        rows = [_from_line(entry[b"data"].decode(), schema) for entry in self.server.stored("target")]
+        return sorted(rows, key=lambda row: int(row["event_id"].split("/")[1]))
+
+    def down(self) -> None:
+        self.server.kill()
+
+    def up(self) -> None:
+        self.server.start()
+
+    def close(self) -> None:
+        self.server.kill()
+
+
+class RedisKeysTarget(RedisTarget):
+    """A key for each event: what is sent again overwrites itself."""
+
+    upserts: ClassVar[bool] = True
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, mode="string")
+        self.sink = routed(self.sink.sink, None, KEY)
+
+    def read(self, schema: pa.Schema) -> list[Row]:
+        lines = [self.server.do("GET", key) for key in self.server.do("KEYS", "*")]
+        rows = [_from_line(line.decode(), schema) for line in lines]
+        return sorted(rows, key=lambda row: int(row["event_id"].split("/")[1]))
+
+
 def search_sink(server: OpenSearch | str, **fields: Any) -> SearchSink:
     hosts = server if isinstance(server, str) else server.url
     config = OpensearchSinkConfig.model_validate({"hosts": hosts, "index": "'not asked here'", **fields})
@@ -379,15 +423,15 @@ def keyed(rows: pa.RecordBatch, *keys: str | None, column: str = ROUTING_KEY) ->
     return rows.append_column(column, every)
 
 
-def routed(sink: Sink, key: str, column: str = ROUTING_KEY) -> Sink:
-    """A sink for rows that lack a column which the engine adds: the same key for all."""
+def routed(sink: Sink, key: str | None, column: str = ROUTING_KEY) -> _Routed:
+    """A sink for rows that lack a column which the engine adds: the same value for all; None: the event's id."""
     return _Routed(sink, key, column)
 
 
 @dataclass
 class _Routed(Sink):
     sink: Sink
-    key: str
+    key: str | None
     column: str
 
     def prepare(self) -> None:
@@ -400,11 +444,12 @@ class _Routed(Sink):
 @dataclass
 class _RoutedWriter(Writer):
     writer: Writer
-    key: str
+    key: str | None
     column: str
 
     def write(self, rows: pa.RecordBatch) -> Sequence[Refusal]:
-        return self.writer.write(keyed(rows, self.key, column=self.column))
+        keys = rows.column("event_id").to_pylist() if self.key is None else [self.key]
+        return self.writer.write(keyed(rows, *keys, column=self.column))
 
     def close(self) -> bytes | None:
         return self.writer.close()
@@ -452,6 +497,8 @@ TARGETS: dict[str, Callable[[Place], Target]] = {
     "http-ndjson": lambda _: HttpTarget(mode="ndjson"),
     "nats": lambda place: NatsTarget(place.path / "nats"),
     "rabbitmq": lambda place: RabbitmqTarget(place.rabbitmq()),
+    "redis": lambda place: RedisTarget(place.path / "redis"),
+    "rediskeys": lambda place: RedisKeysTarget(place.path / "redis"),
     "opensearch": lambda place: OpensearchTarget(place.opensearch()),
 }
 
@@ -463,6 +510,7 @@ KILLED = (
     "http-each",
     "nats",
     "rabbitmq",
+    "redis",
     "opensearch",
 )
 """One of each way to write: a process takes its time to start."""
@@ -475,6 +523,8 @@ KINDS: dict[str, type[Target]] = {
     "http": HttpTarget,
     "nats": NatsTarget,
     "rabbitmq": RabbitmqTarget,
+    "redis": RedisTarget,
+    "rediskeys": RedisKeysTarget,
     "opensearch": OpensearchTarget,
 }
 """By the first part of a target's name: enough to know what it may be asked before it is made."""

@@ -22,10 +22,12 @@ from signoff.sources.generate import GenerateConfig
 from signoff.sources.http.source import ADDRESS_FILE, HttpConfig
 from signoff.sources.nats.config import NatsConfig
 from signoff.sources.rabbitmq.config import RabbitmqConfig
+from signoff.sources.redis.config import RedisConfig
 from signoff.sources.stdin import StdinConfig, StdinSource
 from signoff.testing.conformance.sources import SourceOffer, wait_until
 from tests.brokers import RabbitMQ
 from tests.nats_server import NatsServer
+from tests.redis_server import RedisServer
 
 
 class FilesOffer(SourceOffer):
@@ -175,6 +177,26 @@ class NatsOffer(SourceOffer):
         self.server.kill()
 
 
+class RedisOffer(SourceOffer):
+    def __init__(self, base: Path) -> None:
+        super().__init__(base)
+        self.server = RedisServer(base / "redis")
+        self.server.start()
+
+    def config(self) -> SourceConfig:
+        fields = {"url": self.server.url, "stream": "offered", "group": "tests", "field": "payload"}
+        return RedisConfig.model_validate(fields)
+
+    def offer(self, payloads: list[bytes]) -> None:
+        self.server.add("offered", *payloads)
+
+    def got_back(self) -> int:
+        return self.server.pending("offered", "tests")
+
+    def finish(self) -> None:
+        self.server.kill()
+
+
 class PipelineOffer(SourceOffer):
     """A link, and in front of it what the other pipeline does: hand on batches."""
 
@@ -217,5 +239,6 @@ OFFERS = {
     "nats": NatsOffer,
     "pipeline": PipelineOffer,
     "rabbitmq": RabbitmqOffer,
+    "redis": RedisOffer,
     "stdin": StdinOffer,
 }

@@ -21,7 +21,7 @@ from signoff.pipeline.model import LogSettings
 from signoff.sinks.nats import NatsSinkConfig
 from signoff.sources.contract import Resume, SourceContext
 from signoff.sources.nats.config import NatsConfig
-from signoff.sources.nats.refusals import Refusals
+from signoff.sources.refusal_notes import Refusals
 from tests.nats_server import NatsServer
 from tests.servers import wait_until
 from tests.sources.rabbits import Rabbit

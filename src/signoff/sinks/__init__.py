@@ -18,6 +18,7 @@ TYPES = TypesByName[SinkConfig](
         "pipeline": "signoff.link.sink:PipelineSinkConfig",
         "postgres": "signoff.sinks.postgres.sink:PostgresSinkConfig",
         "rabbitmq": "signoff.sinks.rabbitmq.sink:RabbitmqSinkConfig",
+        "redis": "signoff.sinks.redis:RedisSinkConfig",
         "report": "signoff.sinks.report.sink:ReportSinkConfig",
         "slack": "signoff.sinks.slack:SlackSinkConfig",
         "sqlite": "signoff.sinks.sqlite:SqliteSinkConfig",

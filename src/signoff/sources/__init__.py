@@ -13,6 +13,7 @@ TYPES = TypesByName[SourceConfig](
         "nats": "signoff.sources.nats.config:NatsConfig",
         "pipeline": "signoff.link.source:PipelineConfig",
         "rabbitmq": "signoff.sources.rabbitmq.config:RabbitmqConfig",
+        "redis": "signoff.sources.redis.config:RedisConfig",
         "stdin": "signoff.sources.stdin:StdinConfig",
         "table": "signoff.sources.table:TableConfig",
     }

@@ -37,7 +37,7 @@ class Where:
     @property
     def system(self) -> str:
         """As the conventions call it; what is no messaging system has our name."""
-        return self.type if self.type in ("rabbitmq", "nats") else "signoff"
+        return self.type if self.type in ("rabbitmq", "nats", "redis") else "signoff"
 
 
 def span(

@@ -48,7 +48,8 @@ class Batches:
         settings = TraceSettings(endpoint=self.collector.endpoint)
         self.exporter = Exporter(settings, "alarms", "engine")
         self.traces = BatchTraces(
-            Where(SOURCE, "rabbitmq"), {"out": "rabbitmq", "stream": "nats", "table": "sqlite"}, self.reader,
+            Where(SOURCE, "rabbitmq"),
+            {"out": "rabbitmq", "stream": "nats", "log": "redis", "table": "sqlite"}, self.reader,
             Chooser(SOURCE, settings), self.exporter, received=True,
         )  # fmt: skip
 
@@ -167,7 +168,7 @@ def test_what_is_handed_on_are_the_contexts_of_the_spans_of_sinks_that_can(
 ) -> None:
     batches = Batches(tmp_path, collector)
     carried = batches.traces.carried(BATCH)
-    assert set(carried) == {"out", "stream"}
+    assert set(carried) == {"out", "stream", "log"}
     batches.round({"out": [0, 1, 2], "table": [0, 1, 2]})
     span = batches.spans(TRACES[0])["send out"]
     assert carried["out"]["incoming/0"] == f"00-{TRACES[0]}-{span.id}-01"

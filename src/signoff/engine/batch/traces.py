@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 _MOST_BATCHES = 256
 """Batches that are open at once; of more the oldest have no spans of later rounds."""
 _MOST_HAPPENED = 32
-_HANDS_ON = frozenset({"rabbitmq", "nats", "http", "pipeline", "handover"})
+_HANDS_ON = frozenset({"rabbitmq", "nats", "redis", "http", "pipeline", "handover"})
 _ENDS = {
     Outcome.DEAD_LETTERED: "dead_letter",
     Outcome.REFUSED: "refused",

@@ -33,8 +33,8 @@ from signoff.sources.contract import EndOfSource, Resume, Settlement, Source, So
 from signoff.sources.events import KEPT_BYTES, event_batch, piece, too_large
 from signoff.sources.nats.config import NatsConfig
 from signoff.sources.nats.link import Delivery, Link, LinkLost
-from signoff.sources.nats.refusals import Refusals
 from signoff.sources.nats.remembered import Identity, Remembered
+from signoff.sources.refusal_notes import Refusals
 
 logger = logging.getLogger(__name__)
 

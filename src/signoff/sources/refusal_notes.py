@@ -1,4 +1,4 @@
-"""Which events of a NATS source were refused, so that their messages, delivered again, are new events.
+"""Which events of a source were refused, so that their messages, delivered again, are new events.
 
 A file of numbers, eight bytes each: on disk when `note` returns. A torn number at its end was not told to
 the server either.
