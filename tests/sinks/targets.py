@@ -424,7 +424,7 @@ def keyed(rows: pa.RecordBatch, *keys: str | None, column: str = ROUTING_KEY) ->
 
 
 def routed(sink: Sink, key: str | None, column: str = ROUTING_KEY) -> _Routed:
-    """A sink for rows that lack a column which the engine adds: the same value for all; None: the event's id."""
+    """A sink for rows that lack a column which the engine adds: one value for all; None: the event's id."""
     return _Routed(sink, key, column)
 
 
