@@ -58,7 +58,7 @@ class NatsServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self.start()
+        self.start()  # nothing to do if it runs
         return self
 
     def __exit__(self, *_: object) -> None:

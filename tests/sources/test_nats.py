@@ -550,17 +550,17 @@ def test_a_file_of_credentials_that_is_none_is_told_and_waited_for(tmp_path: Pat
     key = "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4"
     server = NatsServer(tmp_path / "server", authorization={"users": [{"nkey": key}]})
     server.start(server.listens)
-    (tmp_path / "user.creds").write_bytes(content)
-    reader = Stepwise(tmp_path, url=server.url, credentials_file="user.creds")
-    reader.step_until(reader.source.trouble)
-    assert "is credentials_file user.creds what NATS makes" in reader.source.trouble()
-    reader.close()
-    sink = NatsSinkConfig.model_validate(
-        {"url": server.url, "subject": "'a'", "credentials_file": "user.creds"}
-    )
-    with pytest.raises(TransientError, match=r"is credentials_file user\.creds what NATS makes"):
-        sink.build(tmp_path).prepare()
-    server.kill()
+    with server:
+        (tmp_path / "user.creds").write_bytes(content)
+        reader = Stepwise(tmp_path, url=server.url, credentials_file="user.creds")
+        reader.step_until(reader.source.trouble)
+        assert "is credentials_file user.creds what NATS makes" in reader.source.trouble()
+        reader.close()
+        sink = NatsSinkConfig.model_validate(
+            {"url": server.url, "subject": "'a'", "credentials_file": "user.creds"}
+        )
+        with pytest.raises(TransientError, match=r"is credentials_file user\.creds what NATS makes"):
+            sink.build(tmp_path).prepare()
 
 
 def test_a_login_is_told_without_the_password_and_tls_is_spoken(tmp_path: Path) -> None:
