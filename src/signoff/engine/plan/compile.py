@@ -419,7 +419,7 @@ class _Compiler:
         return frozenset({node} | _ancestors(self.graph, node))
 
     @staticmethod
-    def _with_expressions(node: Node, view: View, suffix: str) -> View:
+    def _with_expressions(node: Node, view: View, suffix: str = "") -> View:
         """The view and, as columns of it, what the sink wants computed of each row. `suffix`: as for
         `SinkDelivery`."""
         assert isinstance(node.config, SinkConfig)
