@@ -242,6 +242,21 @@ def test_a_file_is_moved_when_its_last_event_is_settled_and_not_before(tmp_path:
     source.close()
 
 
+def test_a_file_that_was_not_read_to_its_end_keeps_no_stopped_run_waiting(
+    tmp_path: Path, folder: Path
+) -> None:
+    (folder / "a.jsonl").write_text("1\n2\n3\n")
+    source = opened(tmp_path, on_acknowledge="move")
+    log(source, receive(source, 2, max_events=2))
+    source.settle(acknowledged(0))
+    source.settle(acknowledged(1))
+    assert not source.drained(), "the rest of it is still to come"
+    source.stop()
+    assert source.drained()
+    source.close()
+    assert (folder / "a.jsonl").exists()
+
+
 def test_moving_never_overwrites(tmp_path: Path, folder: Path) -> None:
     (folder / "acknowledged").mkdir()
     (folder / "acknowledged" / "a.jsonl").write_text("other")

@@ -101,6 +101,7 @@ class FilesSource(Source):
         self._changed: list[Known] = []
         """Files of which more is known than is noted durably."""
         self._ready: pa.RecordBatch | None = None
+        self._stopped = False
 
     def open(self, context: SourceContext, resume: Resume) -> None:
         self._once, config = context.once, self._config
@@ -178,8 +179,13 @@ class FilesSource(Source):
             count = self._reader.bytes_read(self._content, self._reached) - self._began
         return self._amount.read(None if current is None else current.path, count)
 
+    def stop(self) -> None:
+        self._stopped = True
+
     def drained(self) -> bool:
-        return not len(self._open) and not len(self._put_away)
+        # Of a file that is read on by the next run, nothing can be told before.
+        read_on = 1 if self._stopped and self._current is not None else 0
+        return len(self._open) <= read_on and not len(self._put_away)
 
     def close(self) -> None:
         self._close_current()
