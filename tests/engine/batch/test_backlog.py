@@ -288,3 +288,32 @@ def test_a_batch_that_is_settled_may_have_been_forgotten_by_the_ledger(runner, p
     runner.down, runner.forgets = set(), True
     drain(parking)
     assert runner.of("a") == [0, 0]
+
+
+def test_rows_that_fail_again_and_again_keep_no_later_batch_from_its_turn(
+    runner: Runner, parking: Backlog
+) -> None:
+    runner.stuck["a"] = 5
+    parking.take(numbered(0))
+    runner.down.add("a")
+    for number in (1, 2):
+        parking.take(numbered(number))
+    runner.down.clear()
+    for _ in range(6):
+        parking.retry()
+    assert {1, 2} <= set(runner.of("a")[2:])
+    assert len(parking) == 1, "only the row that nobody takes is left"
+
+
+def test_a_sink_that_catches_up_keeps_no_rows_of_another_from_their_turn(
+    runner: Runner, parking: Backlog
+) -> None:
+    runner.stuck["b"] = 5
+    runner.down.add("a")
+    for number in range(10):
+        parking.take(numbered(number))
+    runner.down.clear()
+    for _ in range(8):
+        parking.retry()
+    assert runner.of("b").count(0) >= 3
+    assert len(set(runner.of("a"))) >= 4

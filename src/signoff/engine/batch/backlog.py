@@ -14,6 +14,9 @@ first. A step that fails for all it was asked for rests before it is asked for a
 time these rows wait: so a service that is down costs few tries, and rows that always fail keep no others
 from theirs.
 
+What has been due for longest comes first: rows that fail again and again, in however many batches, keep
+neither later batches nor other rows from their turn.
+
 A sink that works again is behind. So that it catches up although new batches never end, one new batch
 is taken for every `_CATCH_UP` that it has been given.
 """
@@ -67,6 +70,8 @@ class Backlog:
         """Whether a sink that is behind took rows when it was last asked."""
         self._credits = 0
         self._taken_at = 0.0
+        self._asked_at: dict[str, float] = {}
+        """When a sink that is behind was last asked for the next batch."""
         self._rests: dict[str, float] = {}
         """By step, until when it is left alone."""
         self._steps_next = False
@@ -170,6 +175,10 @@ class Backlog:
         if not parked.known.settled:
             self._round(parked, asked)
         with self._changed:
+            blocked = (
+                who for who, state in asked.items() if isinstance(who, str) and self._blocks(who, state)
+            )
+            self._asked_at |= dict.fromkeys(blocked, time.monotonic())
             self._let_rest(parked, asked)
             for name in behind:
                 self._works[name] = not _of(parked.known, name).wants_all
@@ -252,23 +261,35 @@ class Backlog:
         return first, [wait for _, parked, wait in due if parked is first and wait.step == longest.step]
 
     def _due_sinks(self, now: float) -> tuple[_Parked, list[str]] | None:
-        """Of a sink that is behind only the first batch is due."""
+        """What has been due for longest. Of a sink that is behind only the first batch is due."""
         passed: set[str] = set()
+        due: list[tuple[float, _Parked, list[str]]] = []
         for parked in self._parked.values():
             owing = self._runner.owing(parked.known)
-            names = [
-                name
+            turns = {
+                name: turn
                 for name, state in owing.items()
                 if isinstance(name, str)
-                and parked.due.get(name, 0.0) <= now
                 and not (self._blocks(name, state) and name in passed)
-            ]
-            if names or not (owing or self._runner.waits_elsewhere(parked.known)):
-                return parked, names
+                and (turn := self._turn(parked, name, state)) <= now
+            }
+            if not (owing or self._runner.waits_elsewhere(parked.known)):
+                return parked, []
+            if turns:
+                due.append((min(turns.values()), parked, list(turns)))
             passed |= {
                 name for name, state in owing.items() if isinstance(name, str) and self._blocks(name, state)
             }
-        return None
+        if not due:
+            return None
+        _, parked, names = min(due, key=lambda one: one[0])
+        return parked, names
+
+    def _turn(self, parked: _Parked, name: str, state: SinkState) -> float:
+        """Since when a sink may be asked for what it owes of a batch. If it is behind, since it was asked for
+        the batch before: else all batches that it lacks would come before what waits meanwhile."""
+        due = parked.due.get(name, 0.0)
+        return max(due, self._asked_at.get(name, 0.0)) if self._blocks(name, state) else due
 
     def _blocks(self, name: str, state: SinkState) -> bool:
         """Whether later batches wait for what a sink owes of this one."""
