@@ -199,6 +199,57 @@ def test_a_sink_that_was_removed_before_does_not_count_when_another_is_renamed(c
     assert pipeline.account == {"delivered": 1, "dead_lettered": 1}
 
 
+def told(path: Path, number: int, *sinks: str) -> dict[str, str]:
+    """What is said of an event, of each sink that it is said of; `sinks`: the pipeline as it is now."""
+    nodes = {name: Node(name, "sink", ToySinkConfig(), (Port("incoming"),)) for name in sinks}
+    nodes["incoming"] = Node("incoming", "source", ToySource())
+    graph = Graph(Settings(name="x", state="."), "x.yaml", path, nodes)
+    story = explain(graph, f"incoming/{number}", lambda _: LogReader(path / "log"))
+    return {line.stage: f"{line.state}: {line.text}" for line in story.lines} | {"why": story.why}
+
+
+@pytest.mark.case(44)
+def test_explain_says_that_rows_of_a_renamed_sink_are_owed_by_the_new_one_until_they_are_delivered(
+    changing: Any, tmp_path: Path
+) -> None:
+    pipeline = changing(3)
+    pipeline.run(["hook", "table"], down("hook", (0, ""), (1, "")), down("table", (0, ""), (1, "")))
+    why = told(tmp_path, 0, "alarm_hook", "table")["why"]
+    assert 'the next run gives it to "alarm_hook", if it comes there, or makes a dead letter' in why
+    pipeline.run(["alarm_hook", "table"], down("alarm_hook", (0, ""), (1, "")), down("table", (0, "")))
+    said = told(tmp_path, 0, "alarm_hook", "table")
+    assert said["hook"] == 'done: is not in the pipeline any more; "alarm_hook" owes its rows now'
+    assert said["alarm_hook"].startswith("owed") and said["table"].startswith("owed")
+    pipeline.run(["alarm_hook", "table"], signed("alarm_hook", 0, 1), down("table", (0, "")))
+    said = told(tmp_path, 0, "alarm_hook", "table")
+    assert said["hook"].endswith("whatever had reached it was delivered by the sink that replaced it")
+    assert said["table"].startswith("owed")
+
+
+def test_explain_does_not_say_that_a_sink_that_replaced_another_delivered_what_is_a_letter(
+    changing: Any, tmp_path: Path
+) -> None:
+    pipeline = changing()
+    pipeline.run(["hook"], down("hook", (0, "")))
+    pipeline.run(["new"], down("new", (0, "")))
+    pipeline.run(["new"])
+    said = told(tmp_path, 0, "new")
+    assert said["new"].startswith("dead_lettered") and "delivered" not in said["hook"]
+    assert said["hook"].endswith("rows that had reached it went to the sink that replaced it")
+
+
+def test_explain_says_of_a_removed_sink_that_had_finished_that_it_took_its_rows_itself(
+    changing: Any, tmp_path: Path
+) -> None:
+    pipeline = changing()
+    pipeline.run(["hook", "table"], signed("hook", 0), down("table", (0, "")))
+    assert told(tmp_path, 0, "table")["hook"].startswith(
+        "done: is not in the pipeline any more; took its rows"
+    )
+    pipeline.run(["table", "new"], down("table", (0, "")), down("new", (0, "")))
+    assert told(tmp_path, 0, "table", "new")["hook"].endswith("took its rows, if any reached it")
+
+
 PARTS = [(0, "0"), (0, "1"), (0, "2"), (1, "")]
 
 

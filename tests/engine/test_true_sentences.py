@@ -266,9 +266,13 @@ class ToldRun(Run):
             said = "not in the pipeline" in line.text or "not in the pipeline" in story.why
             assert gone or "not in the pipeline" not in line.text
             assert said or not gone or line.state == "owed", f"{name} is gone, and nobody says so"
-        if "by it or by the sink that replaced it" in line.text:
+        if "delivered by the sink that replaced it" in line.text:
             places = [name, *(new for new, old in self.renamed.items() if old == name)]
             self.check_taken(source, number, story, places)
+        if line.text.endswith("owes its rows now"):
+            owing = {other.stage for other in story.lines if other.state == "owed"}
+            owing |= {other.text.partition(":")[0].removeprefix("for ") for other in story.lines}
+            assert line.text.split('"')[1] in owing
         if "letter replayed: delivered" in line.text:
             self.check_delivered(line.event_id, name)
         if "resubmitted as" in line.text:

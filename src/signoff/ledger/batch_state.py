@@ -19,6 +19,10 @@ from pyroaring import BitMap64
 from signoff.batch import BatchRef
 from signoff.ledger.outcome import RowRef
 
+REMOVED = "removed from the pipeline"
+"""The error of a sink that was gone, once a run has closed what it owed: as letters, or for the new one in
+its place."""
+
 
 @dataclass(frozen=True, slots=True)
 class SinkState:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from signoff.ledger.batch_state import Debtor, OwesAll, SinkState, Wait
+from signoff.ledger.batch_state import REMOVED, Debtor, OwesAll, SinkState, Wait, sink_of
 from signoff.ledger.dead_letters import DeadLetters
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.letter import DeadLetter
@@ -206,7 +206,11 @@ class _Story:
 
     def _owing_sink(self, name: str, sink: SinkState) -> str:
         if self._is_gone(name) and not self._is_handed(sink):
-            return f"{name}, which is not in the pipeline, owes it; the next run makes a dead letter of it"
+            new = [f'"{sink}"' for sink in self._graph.sinks if sink not in self._sinks()]
+            fate = f"gives it to {' or '.join(new)}, if it comes there, or " if new else ""
+            return (
+                f"{name}, which is not in the pipeline, owes it; the next run {fate}makes a dead letter of it"
+            )
         if name not in self._graph.nodes and "." not in name:
             where = "to another pipeline or to a buffer; signoff status says what waits for what is gone"
             return f"{name}, which is not in the pipeline, has handed it on {_since(sink)} {where}"
@@ -293,15 +297,50 @@ class _Story:
 
         What it took of an event that had expired, or had been refused at once, is not recorded.
         """
-        if self._is_gone(name):
-            return (
-                "is not in the pipeline any more; whatever had reached it was delivered, "
-                "by it or by the sink that replaced it"
-            )
+        gone = "is not in the pipeline any more; " if self._is_gone(name) else ""
+        if self._was_removed(name):
+            return (gone or "had been removed from the pipeline; ") + self._left_to_others(name)
         if negative:
-            return "finished this batch; whether it wrote rows of this event is not recorded"
+            return f"{gone}finished this batch; whether it wrote rows of this event is not recorded"
         or_buffer = ", or its buffer did," if self._has_buffer(name) else ","
-        return f"took its rows{or_buffer} if any reached it"
+        return f"{gone}took its rows{or_buffer} if any reached it"
+
+    def _left_to_others(self, name: str) -> str:
+        """What became of rows that a sink owed when it was removed. Those of its own became letters, which
+        are named, unless a sink that was new then got rows of the event as well."""
+        new = [sink for sink in self._sinks() if self._is_later(sink) and not self._was_removed(sink)]
+        owing = {sink: state for sink, state in self._unsettled() if sink in new and sink != name}
+        if len(new) == len(owing) == 1:
+            ((successor, state),) = owing.items()
+            return f'"{successor}" {"has handed on" if self._is_handed(state) else "owes"} its rows now'
+        if owing:
+            names = ", ".join(f'"{sink}"' for sink in owing)
+            return f"rows of the event, and its own may be among them, are now to be delivered by {names}"
+        if self._rows:
+            return "rows that had reached it went to the sink that replaced it"
+        return "whatever had reached it was delivered by the sink that replaced it"
+
+    def _sinks(self) -> Mapping[str, SinkState]:
+        return {} if self._batch is None else self._batch.sinks
+
+    def _unsettled(self) -> Iterable[tuple[str, SinkState]]:
+        """Sinks that may still be given rows of the event, by themselves or when a step has made them."""
+        assert self._batch is not None
+        if self._event.sequence in self._batch.owed:
+            for who, state in self._debtors():
+                if not state.done and self._owes(state):
+                    yield sink_of(who), state
+
+    def _was_removed(self, name: str) -> bool:
+        """Whether a run has closed what a sink owed of the batch because it was not there."""
+        assert self._batch is not None
+        mine = (state for who, state in self._batch.debtors.items() if sink_of(who) == name)
+        return any(state.done and state.error == REMOVED for state in mine)
+
+    def _is_later(self, name: str) -> bool:
+        """Whether a sink may have come into the pipeline after the batch was begun: it publishes under a
+        number of its own, as does one that is asked for single rows."""
+        return self._batch is not None and name in self._batch.published_as
 
     def _has_buffer(self, name: str) -> bool:
         """Whether a sink has, or had, a buffer: its being done may mean that the rows are, or were, there."""

@@ -58,7 +58,16 @@ from signoff.engine.delivery.sink_pass import Carried
 from signoff.engine.plan.duplicates import Duplicates
 from signoff.engine.plan.task_report import ReportKind, TaskReport
 from signoff.errors import Discarded, PermanentError, SinkError
-from signoff.ledger.batch_state import BatchState, Debtor, Done, SinkState, Untried, Wait, sink_of
+from signoff.ledger.batch_state import (
+    REMOVED,
+    BatchState,
+    Debtor,
+    Done,
+    SinkState,
+    Untried,
+    Wait,
+    sink_of,
+)
 from signoff.ledger.ledger import Ledger
 from signoff.ledger.outcome import Outcome, RowRef
 from signoff.log import excluded
@@ -76,8 +85,6 @@ WAITS = "earlier batches come first"
 """Why a sink that is behind was not asked."""
 GONE = 'sink "{}" is not in the pipeline any more{}; put it back to replay this, or drop it'
 """Why a row is a dead letter that was owed to a sink which was renamed or removed."""
-REMOVED = "removed from the pipeline"
-"""Said of a sink that is gone, once what it owed is settled."""
 
 
 @dataclass
