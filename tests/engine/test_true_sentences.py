@@ -396,6 +396,8 @@ class ToldRun(Run):
         assert {letter.key for letter in open_letters} <= self.outside.lettered.keys()
         assert not {letter.key for letter in open_letters} & self.by_hand
         for name, sink in status["sinks"].items():
+            if sink["owes"]:
+                assert name in owing, f"{name} is said to owe events, and owes none"
             if sink["failing_since"]:
                 assert name in owing, f"{name} is said to fail, and owes nothing"
         gone = {name for name in self.scripts if name not in {sink.name for sink in self.world.sinks}}

@@ -29,7 +29,7 @@ from signoff.ledger import (
     RowRef,
     RunLock,
 )
-from signoff.ledger.batch_state import Done, HandedOn, OwesRows
+from signoff.ledger.batch_state import Done, HandedOn, OwesAll, OwesRows
 from signoff.ledger.dead_letters import close_letters
 from signoff.ledger.interrupted_drops import dropping, put_back
 from signoff.log import LogWriter
@@ -188,7 +188,7 @@ def test_status_names_what_is_in_flight_and_which_sink_fails(filled: Path, state
     assert not found["alive"]
     assert found["sources"]["incoming"]["in_flight"] == 3
     assert found["sinks"]["table"] == {
-        "rows": 1, "failing_since": "1970-01-01T00:15:00Z", "failing_seconds": ANY,
+        "rows": 1, "owes": 1, "failing_since": "1970-01-01T00:15:00Z", "failing_seconds": ANY,
         "last_error": "database is locked",
     }  # fmt: skip
     (state / "intake" / "incoming").mkdir(parents=True)
@@ -198,6 +198,27 @@ def test_status_names_what_is_in_flight_and_which_sink_fails(filled: Path, state
     assert "running" in text
     assert "held back: log is full" in text
     assert "1 dead letter; signoff dead-letters list FILE shows it\n" in text
+
+
+def test_a_sink_is_not_ok_while_it_owes_what_it_was_never_recorded_to_have_failed_on(
+    filled: Path, ledger: Ledger
+) -> None:
+    """The run was killed during the first pass over a batch."""
+    assert "archive     0  ok" in run("status", filled).stdout
+    ledger.open_batch("incoming", 8, 10, ["archive", "table"])
+    assert "archive     0  owes 2 events" in run("status", filled).stdout
+    owed = {
+        name: sink["owes"]
+        for name, sink in json.loads(run("status", filled, "--json").stdout)["sinks"].items()
+    }
+    assert owed == {"archive": 2, "table": 3}
+    sinks = {"archive": OwesAll(BitMap64([9]), attempts=1, error="down"), "table": HandedOn(BitMap64([8]))}
+    ledger.record("incoming", 8, 10, delivered=BitMap64(), outcomes=[], owed=BitMap64([8, 9]), sinks=sinks)
+    owed = {
+        name: sink["owes"]
+        for name, sink in json.loads(run("status", filled, "--json").stdout)["sinks"].items()
+    }
+    assert owed == {"archive": 1, "table": 1}, "what came to one, and not what was handed on"
 
 
 def test_letters_are_listed_one_json_object_a_line(filled: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import html
 import re
+from contextlib import nullcontext
 
 import pytest
 
-from signoff.ledger import DeadLetter, DeadLetters, RunLock
+from signoff.ledger import DeadLetter, DeadLetters, Ledger, RunLock
 from signoff.operate.account import read_account
 from signoff.page.watched import WatchedPipeline
 from signoff.pipeline.secrets import register_secret
@@ -44,10 +45,23 @@ def test_graph_names_every_node_with_its_state(client: Client) -> None:
     assert "sink &#34;table&#34; fails: database is locked" in page
 
 
+@pytest.mark.parametrize("alive", [False, True])
+def test_a_sink_that_owes_what_it_has_not_failed_on_is_not_shown_as_well(
+    client: Client, pipeline: WatchedPipeline, alive: bool
+) -> None:
+    """A run was killed during the first pass over a batch."""
+    with Ledger(pipeline.graph.state / "ledger.db") as ledger:
+        ledger.open_batch("incoming", 8, 10, ["desk", "table"])
+    with RunLock(pipeline.graph.state) if alive else nullcontext():
+        pipeline.sample()
+        assert 'aria-label="sink desk, http: 0 rows, 2 wait"' in client.get(f"{AT}/").text
+        assert "Events not delivered yet 2 Rows taken 0" in text_of(client, "/now?node=desk")
+
+
 def test_node_shows_configuration_without_secrets_and_what_is_wrong(client: Client) -> None:
     assert "hunter" not in client.get(f"{AT}/?node=desk").text
     assert "https://desk:***@example.com/?token=***" in text_of(client, "/?node=desk")
-    assert "Events that wait to be tried again 1 Rows taken 1" in text_of(client, "/now?node=table")
+    assert "Events not delivered yet 1 Rows taken 1" in text_of(client, "/now?node=table")
     assert client.get(f"{AT}/?node=nobody").status_code == 404
 
 

@@ -79,8 +79,16 @@ def test_a_pipeline_that_never_ran_is_drawn(status: dict[str, Any]) -> None:
         assert name in text
 
 
+def test_a_sink_that_owes_events_is_not_ok(status: dict[str, Any]) -> None:
+    readings = Readings()
+    sinks = {**status["sinks"], "table": {**status["sinks"]["table"], "owes": 10}}
+    readings.add({**status, "sinks": sinks})
+    (row,) = (line for line in drawn(readings).splitlines() if line.startswith("table"))
+    assert row.split() == ["table", "0", "0", "owes", "10", "events"]
+
+
 def test_problems_are_named_the_most_urgent_first(status: dict[str, Any]) -> None:
-    failing = {"rows": 5, "failing_since": "2026-01-01T00:00:00Z", "failing_seconds": 90.0}
+    failing = {"rows": 5, "owes": 3, "failing_since": "2026-01-01T00:00:00Z", "failing_seconds": 90.0}
     status = {
         **status,
         "sinks": {**status["sinks"], "table": {**failing, "last_error": "disk I/O error"}},
@@ -106,6 +114,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_control_character_reaches_it(
     error = "\x1b[2J" + "x" * 500
     sink = {
         "rows": 10**9,
+        "owes": 1,
         "failing_since": "2026-01-01T00:00:00Z",
         "failing_seconds": 1e6,
         "last_error": error,

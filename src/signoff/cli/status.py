@@ -7,6 +7,7 @@ from typing import Any
 
 from signoff.cli.reading import AsJson, PipelineFile, dash, ignored_outcomes, load_for_reading, table
 from signoff.terminal import say
+from signoff.watch.drawing import events
 from signoff.watch.status import read_status
 from signoff.watch.status_types import SinkStatus, SourceStatus, Status, WindowStatus
 
@@ -126,4 +127,5 @@ def _rate(rate: float | None) -> str:
 def _health(sink: SinkStatus) -> str:
     if sink["failing_since"]:
         return f"failing since {sink['failing_since']}: {sink['last_error']}"
-    return f"ok (last error: {sink['last_error']})" if sink["last_error"] else "ok"
+    state = f"owes {events(sink['owes'])}" if sink["owes"] else "ok"
+    return f"{state} (last error: {sink['last_error']})" if sink["last_error"] else state

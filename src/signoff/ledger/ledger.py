@@ -34,7 +34,14 @@ from signoff.ledger.schema import SCHEMA, UPGRADES, VERSION
 from signoff.ledger.sequences import from_bytes
 from signoff.ledger.settlement import SettledRange
 from signoff.ledger.sink_rows import debtor
-from signoff.ledger.sink_totals import SinkFailure, SinkTotals, failing_sinks, failing_steps, sink_totals
+from signoff.ledger.sink_totals import (
+    SinkFailure,
+    SinkTotals,
+    events_owed,
+    failing_sinks,
+    failing_steps,
+    sink_totals,
+)
 from signoff.ledger.source_totals import Books, books_of, counts_between, first_open, next_of
 from signoff.ledger.stage_totals import StageTotal
 from signoff.ledger.store import Store
@@ -289,6 +296,11 @@ class Ledger:
     def sink_totals(self) -> dict[str, SinkTotals]:
         with self._store.read() as db:
             return sink_totals(db)
+
+    def events_owed(self) -> dict[str, int]:
+        """By sink: events of open batches that it is still to be given rows of."""
+        with self._store.read() as db:
+            return events_owed(db)
 
     def departures(self) -> list[StageTotal]:
         """Where rows left the pipeline undelivered, and why, over all batches."""

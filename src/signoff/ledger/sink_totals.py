@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from collections import Counter
 from dataclasses import dataclass, replace
 
+from pyroaring import BitMap64
+
 from signoff.ledger.batch_state import Wait
+from signoff.ledger.sequences import from_bytes
 from signoff.ledger.sink_rows import WAITS, debtor
 
 
@@ -51,6 +56,26 @@ def sink_totals(db: sqlite3.Connection) -> dict[str, SinkTotals]:
         seen = totals.get(row["sink"], SinkTotals(row["sink"], 0, row["since"], row["error"]))
         totals[row["sink"]] = replace(seen, rows=seen.rows + row["rows"], error=seen.error or row["error"])
     return totals
+
+
+def events_owed(db: sqlite3.Connection) -> Counter[str]:
+    """By sink: events of open batches that it is still to be given rows of. Where no pass has ended yet, all
+    that may have some. Not what it has handed on, nor what waits for a step in front of it."""
+    found: Counter[str] = Counter()
+    for row in db.execute(
+        "SELECT part.sink, part.owed, part.owed_children, part.rows_of, batches.owed AS open_ones "
+        "FROM batches JOIN batch_sinks AS part "
+        "ON part.source = batches.source AND part.start = batches.start "
+        f"WHERE batches.owed_count > 0 AND NOT part.done AND NOT part.{WAITS}"
+    ):
+        owed = from_bytes(row["open_ones"])
+        if row["owed"] is not None:
+            children = BitMap64(sequence for sequence, _ in json.loads(row["owed_children"] or "[]"))
+            owed &= from_bytes(row["owed"]) | children
+        elif row["rows_of"] is not None:
+            owed &= from_bytes(row["rows_of"])
+        found[row["sink"]] += len(owed)
+    return found
 
 
 def failing_sinks(db: sqlite3.Connection) -> list[sqlite3.Row]:

@@ -71,7 +71,7 @@ def edge_rates(view: GraphView, rate: Rate) -> dict[EdgeView, float]:
 def node_states(
     view: GraphView, status: Status, rate: Rate, letters: Mapping[str, int], owed: Mapping[str, int]
 ) -> dict[str, NodeState]:
-    """How each node is; `letters`: dead letters by stage; `owed`: by sink, what waits to be tried again."""
+    """How each node is; `letters`: dead letters by stage; `owed`: by sink, events it has not delivered."""
     states = {}
     for node in view.nodes:
         if node.kind == "source":
@@ -127,14 +127,15 @@ def _sink(name: str, status: Status, rate: float | None, owed: int) -> NodeState
     waits = f"{waiting:,} wait in its buffer" if waiting else ""
     if asked := status["jobs"].get(name):
         waits = waits or (f"{asked['waiting']:,} keys wait" if asked.get("waiting") else "")
-    waits = waits or (f"{owed:,} wait" if owed else "")
+    under_way = status["alive"] and rate and sink is not None and not sink["failing_since"]
+    waits = waits or (f"{owed:,} wait" if owed and not under_way else "")
     if sink is None:
         return NodeState("idle", "new", waits)
     if sink["failing_since"]:
         return NodeState("failing", "failing", waits, sink["last_error"])
     if not status["alive"]:
         return NodeState("idle", f"{sink['rows']:,} rows", waits, sink["last_error"])
-    return NodeState("busy" if rate else "ok", f"{sink['rows']:,} rows", waits)
+    return NodeState("busy" if rate or owed else "ok", f"{sink['rows']:,} rows", waits)
 
 
 def _step(name: str, status: Status) -> NodeState:

@@ -20,7 +20,6 @@ from signoff.link.job_sink import JobSinkConfig
 from signoff.log import LogReader
 from signoff.operate.graph_view import view_graph
 from signoff.operate.loading import with_account
-from signoff.operate.owed import events_owed
 from signoff.operate.replay import Replay
 from signoff.page.history import History, Key, Sample
 from signoff.pipeline.graph import Graph
@@ -50,7 +49,7 @@ class Reading:
     letters: dict[str, int]
     """Open dead letters by stage."""
     owed: dict[str, int]
-    """Of sinks that fail, the events that wait to be tried again."""
+    """By sink, the events that it is still to be given rows of."""
     at: float
     """Seconds since the epoch."""
 
@@ -109,8 +108,7 @@ class WatchedPipeline:
                 by_stage: Counter[str] = Counter()
                 for _, stage, number in letters.by_stage():
                     by_stage[stage] += number
-            failing = [name for name, sink in status["sinks"].items() if sink["failing_since"]]
-            owed = events_owed(self.graph, failing)
+            owed = {name: sink["owes"] for name, sink in status["sinks"].items()}
             self._reading = Reading(status, dict(by_stage), owed, time.time())
             self.history.add(Sample(time.monotonic(), time.time(), self._counts(status)))
             return self._reading

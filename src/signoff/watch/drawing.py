@@ -44,6 +44,10 @@ def number(value: int) -> str:
     return f"{value:,}" if value < 10_000_000 else f"{value / 1e6:,.1f} M"
 
 
+def events(value: int) -> str:
+    return "1 event" if value == 1 else f"{number(value)} events"
+
+
 def duration(seconds: float) -> str:
     """A time as people write it: `7 s`, `2:05 min`, `1:00:03`."""
     if seconds < 100:

@@ -50,6 +50,7 @@ def read_status(graph: Graph) -> Status:
         elsewhere = last_used_elsewhere(state, ledger)
         # What processes have said of themselves in another place is not of this one.
         engine = {} if elsewhere else _read_json(state / "engine.json")
+        owed = ledger.events_owed()
         return {
             "pipeline": graph.name,
             "alive": pid is not None,
@@ -61,7 +62,7 @@ def read_status(graph: Graph) -> Status:
                 for name in graph.sources
             },
             "stranded": {name: account.as_dict() for name, account in left.items()},
-            "sinks": {name: _sink(name, ledger, bool(elsewhere)) for name in graph.sinks},
+            "sinks": {name: _sink(name, ledger, owed.get(name, 0), bool(elsewhere)) for name in graph.sinks},
             "left_at": [_departure(departure) for departure in ledger.departures()],
             "buffers": {name: buffer.as_dict() for name, buffer in read_buffers(graph, ledger).items()},
             "windows": {name: _window(window) for name, window in read_windows(graph, ledger).items()},
@@ -158,11 +159,12 @@ def _fold(fold: Fold) -> FoldStatus:
     return {"open_groups": fold.open_groups, "next_ends_at": when(fold.next_ends_at)}
 
 
-def _sink(name: str, ledger: Ledger, elsewhere: bool) -> SinkStatus:
+def _sink(name: str, ledger: Ledger, owes: int, elsewhere: bool) -> SinkStatus:
     totals = ledger.sink_totals().get(name)
     heard = totals if not elsewhere else None
     return {
         "rows": totals.rows if totals else 0,
+        "owes": owes,
         "failing_since": when(heard.failing_since) if heard else None,
         "failing_seconds": _ago(heard.failing_since) if heard else None,
         "last_error": heard.error if heard else "",

@@ -43,6 +43,8 @@ class SinkStatus(TypedDict):
 
     rows: int
     """Rows that it has taken."""
+    owes: int
+    """Events of open batches that it has not taken all rows of; of a batch that no pass has ended of, all."""
     failing_since: str | None
     failing_seconds: float | None
     last_error: str

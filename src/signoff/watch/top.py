@@ -16,7 +16,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from signoff.terminal import written_out
-from signoff.watch.drawing import cut, duration, named_table, number
+from signoff.watch.drawing import cut, duration, events, named_table, number
 
 RATE_OVER_S = 5.0
 _OUTCOMES = ("delivered", "dropped", "dead_lettered", "refused", "expired")
@@ -140,6 +140,8 @@ def _sinks(readings: Readings, width: int) -> RenderableType:
         if sink["failing_since"]:
             lasts = duration(sink["failing_seconds"] or 0.0)
             states.append(Text(f"failing for {lasts}: {written_out(sink['last_error'])}", style="red"))
+        elif sink["owes"]:
+            states.append(Text(f"owes {events(sink['owes'])}"))
         else:
             states.append(Text("ok", style="green"))
     return named_table("sink", ["rows", "rows/s"], rows, width, states)
