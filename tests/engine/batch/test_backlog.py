@@ -270,6 +270,53 @@ def test_it_says_why_new_batches_are_not_taken(runner, parking, monkeypatch):
     assert parking.why_held() == ""
 
 
+def test_a_batch_that_a_killed_run_left_open_does_not_read_like_an_outage_until_sinks_have_failed(
+    runner, parking
+):
+    runner.open(numbered(0))
+    parking.resume()
+    assert not parking.may_take(SIZE, SIZE)
+    assert parking.why_held() == "the batch that the last run or engine left open is done first"
+    runner.down, runner.wait = {"a", "b"}, 3600.0
+    parking.retry()
+    assert parking.why_held().startswith('no sink can take a new batch: sinks "a", "b" delivered nothing')
+
+
+def test_of_batches_that_a_killed_run_left_open_only_the_sink_that_was_asked_is_said_to_have_failed(
+    runner, parking
+):
+    for number, sink in enumerate("ab"):
+        left = runner.open(numbered(number))
+        runner.states[number * SIZE] = replace(left, sinks={**dict.fromkeys("ab", Done()), sink: Untried()})
+    parking.resume()
+    assert parking.why_held() == "the 2 batches that the last run or engine left open are done first"
+    runner.down, runner.wait = {"a"}, 3600.0
+    parking.retry()
+    assert parking.why_held() == (
+        'no sink can take a new batch: sink "a" delivered nothing of an earlier one; not asked yet: sink "b"'
+    )
+
+
+def test_sinks_that_take_what_a_killed_run_left_open_are_not_said_to_have_failed(runner, parking):
+    for number in range(2):
+        runner.open(numbered(number))
+    parking.resume()
+    parking.retry()
+    assert len(parking) == 1 and not parking.may_take(SIZE, SIZE)
+    assert parking.why_held() == "the batch that the last run or engine left open is done first"
+    parking.retry()
+    assert parking.why_held() == ""
+
+
+def test_sinks_that_work_again_are_not_said_to_deliver_nothing(runner, parking):
+    runner.down = {"a", "b"}
+    for number in range(3):
+        parking.take(numbered(number))
+    runner.down = set()
+    parking.retry()
+    assert parking.why_held() == "earlier batches are done first"
+
+
 def test_a_sink_that_catches_up_is_named_as_long_as_it_is_behind(runner, parking):
     runner.down = {"a"}
     for number in range(5):

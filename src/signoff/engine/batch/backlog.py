@@ -68,6 +68,10 @@ class Backlog:
         self._changed = threading.Condition()
         self._works: dict[str, bool] = {}
         """Whether a sink that is behind took rows when it was last asked."""
+        self._asked: set[str] = set()
+        """Sinks that have been given a batch since the run began."""
+        self._left_open_upto = 0
+        """Where the batches end that an earlier run has left open."""
         self._credits = 0
         self._taken_at = 0.0
         self._asked_at: dict[str, float] = {}
@@ -87,6 +91,7 @@ class Backlog:
         """Take over what an earlier run has left open."""
         batches = [known.ref for known in self._runner.ledger.open_batches(self._runner.source)]
         self._runner.tidy(batches)
+        self._left_open_upto = max((batch.end for batch in batches), default=0)
         for batch in batches:
             self._park(_Parked(batch, self._runner.open(batch)), ())
 
@@ -108,13 +113,29 @@ class Backlog:
         """Why new batches are not taken, or fewer of them; '' when they are. For whoever looks on."""
         with self._changed:
             if self._nobody_takes_it():
-                behind = _named(self._behind)
-                return f"no sink can take a new batch: {behind} delivered nothing of an earlier one"
+                return self._why_nobody_takes_it()
             if self._is_full():
                 return f"{len(self._parked)} batches wait already for {_named(self._owing())}"
             if names := self._catching_up():
                 return f"{_named(names)} is catching up: one in three batches is new"
             return ""
+
+    def _why_nobody_takes_it(self) -> str:
+        """Nobody is said to have failed who was not asked: a run that was killed leaves batches open."""
+        failed = {name for name in self._behind & self._asked if not self._works.get(name)}
+        if failed:
+            why = f"no sink can take a new batch: {_named(failed)} delivered nothing of an earlier one"
+            unasked = self._behind - self._asked
+            return why + (f"; not asked yet: {_named(unasked)}" if unasked else "")
+        left = sum(
+            start < self._left_open_upto
+            and any(isinstance(who, str) for who in self._runner.owing(each.known))
+            for start, each in self._parked.items()
+        )
+        if not left:
+            return "earlier batches are done first"
+        some = "batch" if left == 1 else f"{left} batches"
+        return f"the {some} that the last run or engine left open {'is' if left == 1 else 'are'} done first"
 
     def _is_full(self) -> bool:
         """Whether so many batches wait for sinks or steps. Those that wait for results of a window do not
@@ -180,6 +201,7 @@ class Backlog:
             )
             self._asked_at |= dict.fromkeys(blocked, time.monotonic())
             self._let_rest(parked, asked)
+            self._asked.update(name for name in asked if isinstance(name, str))
             for name in behind:
                 self._works[name] = not _of(parked.known, name).wants_all
                 self._credits += self._works[name]
@@ -225,7 +247,8 @@ class Backlog:
     def _park(self, parked: _Parked, asked: Iterable[Debtor]) -> None:
         with self._changed:
             self._parked[parked.batch.start] = parked
-            sinks = (name for name in asked if isinstance(name, str))
+            sinks = {name for name in asked if isinstance(name, str)}
+            self._asked |= sinks
             self._works |= {name: False for name in sinks if _of(parked.known, name).wants_all}
             self._note_behind()
 
