@@ -232,6 +232,16 @@ def test_letters_are_listed_one_json_object_a_line(filled: Path) -> None:
     assert "no such column" in run("dead-letters", "list", filled).stdout
 
 
+def test_a_reason_is_cut_for_a_terminal_only(
+    filled: Path, letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = "refused: " + "x" * 200 + "\nbecause of its end"
+    letters.add([DeadLetter("incoming/2", "table", reason, b"{}")])
+    assert reason.replace("\n", " ") in run("dead-letters", "list", filled).stdout.splitlines()[-1]
+    monkeypatch.setattr("signoff.terminal.is_terminal", lambda stream: True)
+    assert run("dead-letters", "list", filled).stdout.splitlines()[-1].endswith("xxx…")
+
+
 def test_one_letter_is_shown_whole(filled: Path) -> None:
     assert json.loads(run("dead-letters", "show", filled, "incoming/1", "--json").stdout)["headers"] == {
         "file": "a"

@@ -12,6 +12,7 @@ from typing import Annotated, TextIO
 
 import typer
 
+from signoff import terminal
 from signoff.cli.letter_options import (
     HINTS,
     All,
@@ -94,7 +95,7 @@ def list_letters(
         return
     rows = [
         [x.event_id, x.stage, when(x.at), x.status + ("*" if each.why_not else ""), x.attempts,
-         first_line(x.reason)]
+         _in_table(x.reason)]
         for each in found
         for x in [each.letter]
     ]  # fmt: skip
@@ -324,6 +325,11 @@ def _replay_and_report(
     ends = print_report(replay.report(letters), as_json)
     if any(end.outcome in IN_VAIN or (wait and end.outcome == "waiting") for end in ends):
         raise typer.Exit(1)
+
+
+def _in_table(reason: str) -> str:
+    """In one line; cut only for a terminal: what reads a pipe may look for the end of it."""
+    return first_line(reason) if terminal.is_terminal(sys.stdout) else " ".join(reason.splitlines())
 
 
 def _write(graph: Graph, asked: Choice, out: TextIO, statuses: tuple[Status, ...], limit: int | None) -> int:
