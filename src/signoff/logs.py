@@ -35,13 +35,20 @@ class _Stderr(logging.StreamHandler[TextIO]):
         return harmless(super().format(record), sys.stderr)
 
 
+def text_line(created: float, level: int, message: str) -> str:
+    """A line of the log for people: its time, its level, and what it says."""
+    at = time.strftime("%H:%M:%S", time.localtime(created))
+    return redact(f"{at} {logging.getLevelName(level).lower():7} {message}")
+
+
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        at = time.strftime("%H:%M:%S", time.localtime(record.created))
-        return redact(f"{at} {record.levelname.lower():7} {_message(self, record)}")
+        return text_line(record.created, record.levelno, _message(self, record))
 
 
 class _Json(logging.Formatter):
+    """`extra={"fields": …}` of a record are fields of the line, for who would not take its sentence apart."""
+
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line = {
@@ -50,7 +57,7 @@ class _Json(logging.Formatter):
             "logger": record.name,
             "message": redact(_message(self, record)),
         }
-        return json.dumps(line)
+        return json.dumps(line | getattr(record, "fields", {}))
 
 
 def _message(formatter: logging.Formatter, record: logging.LogRecord) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from dataclasses import replace
 from io import BytesIO, StringIO
@@ -115,24 +116,28 @@ def test_everything_is_readable_at_80_columns() -> None:
 
 
 def test_a_log_gets_a_line_when_something_has_changed() -> None:
-    lines = Lines()
-    assert lines.of(START) == ["alarms: starting Spark"]
-    assert lines.of(replace(START, at=9.0, since_s=13.0)) == [], "nothing has changed"
-    assert lines.of(flowing(10, 0, 0)) == ["alarms: running"]
+    log = Lines()
+
+    def said(shown: Moment) -> list[str]:
+        return [line.text for line in log.of(shown)]
+
+    assert said(START) == ["alarms: starting Spark"]
+    assert said(replace(START, at=9.0, since_s=13.0)) == [], "nothing has changed"
+    assert said(flowing(10, 0, 0)) == ["alarms: running"]
     counted = "incoming: received=5 delivered=3 dropped=0 dead_lettered=0 refused=0 expired=0 in_flight=2"
-    assert lines.of(flowing(11, 5, 3)) == [counted]
-    assert lines.of(flowing(12, 6, 3)) == [], "not more often than in five seconds"
-    assert lines.of(flowing(17, 6, 3)) == [counted.replace("d=5", "d=6").replace("t=2", "t=3")]
-    assert lines.of(flowing(99, 6, 3)) == []
+    assert said(flowing(11, 5, 3)) == [counted]
+    assert said(flowing(12, 6, 3)) == [], "not more often than in five seconds"
+    assert said(flowing(17, 6, 3)) == [counted.replace("d=5", "d=6").replace("t=2", "t=3")]
+    assert said(flowing(99, 6, 3)) == []
     failing = replace(flowing(100, 6, 3), sinks={"table": SinkMoment(3, "it is locked", 0.0)})
-    assert lines.of(failing) == ['sink "table" fails: it is locked']
-    assert lines.of(failing) == []
-    assert lines.of(flowing(101, 6, 3)) == ['sink "table" works again']
-    assert lines.of(replace(flowing(102, 6, 3), phase="stopping", left_s=30.0)) == [
+    assert said(failing) == ['sink "table" fails: it is locked']
+    assert said(failing) == []
+    assert said(flowing(101, 6, 3)) == ['sink "table" works again']
+    assert said(replace(flowing(102, 6, 3), phase="stopping", left_s=30.0)) == [
         "alarms: stopping: finishing 3 events, for at most 30 s more"
     ]
-    assert lines.of(replace(flowing(103, 6, 3), phase="stopping", left_s=29.0)) == []
-    assert lines.of(replace(flowing(104, 6, 6), phase="ended")) == [
+    assert said(replace(flowing(103, 6, 3), phase="stopping", left_s=29.0)) == []
+    assert said(replace(flowing(104, 6, 6), phase="ended")) == [
         "account of incoming: "
         "received=6 delivered=6 dropped=0 dead_lettered=0 refused=0 expired=0 in_flight=0"
     ]
@@ -145,7 +150,29 @@ def test_without_a_terminal_nothing_is_drawn_twice_and_quiet_is_quiet() -> None:
             for at in range(3):
                 if not quiet:
                     progress.show(replace(START, at=float(at)))
-        assert file.getvalue() == ("" if quiet else "alarms: starting Spark\n")
+        said = "" if quiet else r"\d\d:\d\d:\d\d info    alarms: starting Spark\n"
+        assert re.fullmatch(said, file.getvalue())
+
+
+def test_every_line_without_a_terminal_has_a_time_and_a_level() -> None:
+    file = StringIO()
+    failing = {"table": SinkMoment(3, "it is locked", 0.0)}
+    with Progress(quiet=False, console=Console(file=file, width=80)) as progress:
+        progress.show(flowing(1, 5, 3))
+        progress.show(replace(flowing(2, 5, 3), sinks=failing))
+        progress.show(flowing(3, 5, 3))
+        progress.show(replace(flowing(4, 5, 5), phase="stopping"))
+        progress.show(replace(flowing(5, 5, 5), phase="ended"))
+    timed = [re.fullmatch(r"\d\d:\d\d:\d\d (.*)", line) for line in file.getvalue().splitlines()]
+    counted = "received=5 delivered={} dropped=0 dead_lettered=0 refused=0 expired=0 in_flight={}"
+    assert [line and line[1] for line in timed] == [
+        "info    alarms: running",
+        "info    incoming: " + counted.format(3, 2),
+        'warning sink "table" fails: it is locked',
+        'info    sink "table" works again',
+        "info    alarms: stopping: ending Spark",
+        "info    account of incoming: " + counted.format(5, 0),
+    ]
 
 
 def test_the_log_of_a_service_says_when_a_run_starts_works_stops_and_how_it_ended(
@@ -170,6 +197,9 @@ def test_the_log_of_a_service_says_when_a_run_starts_works_stops_and_how_it_ende
         "in_flight=0",
     ]
     assert {line["level"] for line in lines} == {"info"}
+    numbers = {"received": 5, "delivered": 5, "dropped": 0, "dead_lettered": 0, "refused": 0, "expired": 0}
+    account = {"source": "incoming", **numbers, "in_flight": 0}
+    assert {key: lines[-1].get(key) for key in account} == account
 
 
 def test_on_a_terminal_the_account_is_the_last_line() -> None:

@@ -2,14 +2,17 @@
 
 On a terminal: what is happening now, a bar with the time left where the end is known, and tables of the
 sources and sinks, drawn again twice a second and readable at 80 columns. Elsewhere, as in a log: a line when
-something has changed, and at most one in five seconds for the counters. With `logged` these are lines of the
-run's log, without the counters, but with the account at the end. With `quiet` nothing.
+something has changed, with time and level, and at most one in five seconds for the counters. With `logged`
+these are records of the run's log, without the counters, but with the account at the end, in fields as well.
+With `quiet` nothing.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -20,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from signoff.ledger.outcome import Account
+from signoff.logs import text_line
 from signoff.run.progress_snapshot import Moment, Rates, SinkMoment, read_moment
 from signoff.terminal import written_out
 from signoff.watch.drawing import cut, duration, named_table, number
@@ -61,7 +65,7 @@ class Progress:
         if self._live:
             self._live.stop()
             for line in account_lines(self._last) if self._last else ():  # below the picture
-                self._print(line)
+                self._print(line.text)
 
     def tick(self, run: Run) -> None:
         """Show the run, when it is time, and at its end."""
@@ -78,12 +82,12 @@ class Progress:
             self._live.update(picture(moment, self._rates, self._console.width), refresh=True)
             return
         for line in self._lines.of(moment):
-            self._print(line)
+            if self._logged:
+                logger.log(line.level, "%s", line.text, extra={"fields": line.fields})
+            else:  # not as a record: a program with a logging of its own may not let it through
+                self._print(text_line(time.time(), line.level, line.text))
 
     def _print(self, line: str) -> None:
-        if self._logged:
-            logger.info("%s", line)
-            return
         line = written_out(line) if self._console.is_terminal else line
         self._console.print(line, highlight=False, soft_wrap=True, markup=False)
 
@@ -173,6 +177,15 @@ def _state(sink: SinkMoment) -> Text:
     return Text(f"failing for {lasted}: {written_out(sink.trouble)}", style="red")
 
 
+@dataclass(frozen=True)
+class Line:
+    """A line of a log: what it says, and the numbers in it by name."""
+
+    text: str
+    level: int = logging.INFO
+    fields: Mapping[str, str | int] = field(default_factory=dict)
+
+
 class Lines:
     """The run as lines of a log: what has changed since the last one."""
 
@@ -183,20 +196,21 @@ class Lines:
         self._failing: dict[str, bool] = {}
         self._counted_at = float("-inf")
 
-    def of(self, moment: Moment) -> list[str]:
+    def of(self, moment: Moment) -> list[Line]:
         """The lines that are due; none when nothing has changed."""
         lines = []
         if moment.phase not in ("ended", self._phase):
             self._phase = moment.phase
-            lines.append(f"{moment.name}: {_announced(moment)}")
+            lines.append(Line(f"{moment.name}: {_announced(moment)}"))
         for name, sink in moment.sinks.items():
             failing = sink.failing_since is not None
             if failing != self._failing.get(name, False):
-                lines.append(f'sink "{name}" {f"fails: {sink.trouble}" if failing else "works again"}')
+                said = f"fails: {sink.trouble}" if failing else "works again"
+                lines.append(Line(f'sink "{name}" {said}', logging.WARNING if failing else logging.INFO))
                 self._failing[name] = failing
         return lines + self._counters(moment)
 
-    def _counters(self, moment: Moment) -> list[str]:
+    def _counters(self, moment: Moment) -> list[Line]:
         if moment.phase == "ended":
             return account_lines(moment)
         if not self._counts_too:
@@ -210,14 +224,14 @@ class Lines:
         self._accounts = accounts
         if changed:
             self._counted_at = moment.at
-        return [f"{name}: {_counts(accounts[name])}" for name in changed]
+        return [_counted(name, name, accounts[name]) for name in changed]
 
 
-def account_lines(moment: Moment) -> list[str]:
+def account_lines(moment: Moment) -> list[Line]:
     """Where every event is; said at the end."""
     if moment.phase != "ended":
         return []
-    return [f"account of {name}: {_counts(source.account)}" for name, source in moment.sources.items()]
+    return [_counted(f"account of {name}", name, source.account) for name, source in moment.sources.items()]
 
 
 def _announced(moment: Moment) -> str:
@@ -227,8 +241,10 @@ def _announced(moment: Moment) -> str:
     return "running" if moment.phase == "running" else sentence(moment)
 
 
-def _counts(account: Account) -> str:
-    return " ".join(f"{key}={value}" for key, value in account.as_dict().items())
+def _counted(head: str, source: str, account: Account) -> Line:
+    numbers = account.as_dict()
+    counts = " ".join(f"{key}={value}" for key, value in numbers.items())
+    return Line(f"{head}: {counts}", fields={"source": source, **numbers})
 
 
 def _events(number: int) -> str:
