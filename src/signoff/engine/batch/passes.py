@@ -25,6 +25,7 @@ from signoff.engine.delivery.open_sinks import SinkEntry, says_rows, sink_task
 from signoff.engine.delivery.prepared_pass import PreparedPass
 from signoff.engine.delivery.receipts import receipts_directory, valid_receipts
 from signoff.engine.delivery.sink_pass import Carried, Pass, SinkTask, Span
+from signoff.engine.delivery.surprises import Surprises
 from signoff.engine.plan.drop_counters import ended
 from signoff.engine.plan.failure_reasons import explained, unexplained
 from signoff.engine.plan.plan import Plan
@@ -99,6 +100,7 @@ class Passes:
     """Set when the query ends: what fails then has been interrupted, and nobody is to blame."""
     prepared: PreparedPass | None = None
     """Does passes over whole batches, where each is a job of its own."""
+    surprises: Surprises = field(default_factory=Surprises)
     _measuring: threading.Lock = field(default_factory=threading.Lock)
     _measured: int = 0
     """Passes under way over large events."""
@@ -120,7 +122,8 @@ class Passes:
 
     def results(self, work: Work) -> list[TaskReport]:
         """What sinks and steps report. Raises Interrupted, and PlanFailed where no event is at fault."""
-        return self._explained(work.batch, self._results_of_passes(work))
+        results = self.surprises.take(self._results_of_passes(work))
+        return self._explained(work.batch, results)
 
     def _explained(self, batch: BatchRef, results: list[TaskReport]) -> list[TaskReport]:
         """With the reasons of expressions that failed: their rows are computed once more."""

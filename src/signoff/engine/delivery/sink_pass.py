@@ -24,6 +24,7 @@ from pyspark import TaskContext
 
 from signoff.engine.delivery.order import KeyOrder
 from signoff.engine.delivery.receipts import Receipt, read_receipts, write_receipt
+from signoff.engine.delivery.surprises import surprise
 from signoff.engine.plan.lineage import Lineage, Numbers, joined, made_from
 from signoff.engine.plan.plan import ErrorPlan, SinkDelivery
 from signoff.engine.plan.task_report import RESULT_SCHEMA, ReportKind, TaskReport, pack_rows, to_batch
@@ -246,6 +247,7 @@ class _Server:
     _attempts: int = 0
     _part: bytes | None = None
     _crash: BaseException | None = None
+    _surprise: TaskReport | None = None
     _in_hand: _Rows | None = None
     _drained: bool = False
     _thread: threading.Thread = field(init=False)
@@ -308,6 +310,8 @@ class _Server:
             )
         if self._part is not None:
             found.append(TaskReport(name, ReportKind.PART, blob=self._part))
+        if self._surprise is not None:
+            found.append(self._surprise)
         return found
 
     def _chosen(self, rows: pa.RecordBatch, lineage: Lineage, delivery: SinkDelivery) -> Numbers | None:
@@ -368,6 +372,7 @@ class _Server:
         except SinkError as error:
             self._give_back(error)
         except Exception as error:  # noqa: BLE001 - what a client raises by surprise is not the task's end
+            self._surprise = surprise(self.task.name, error)
             self._give_back(TransientError(brief(f"{type(error).__name__}: {error}")))
 
     def _write(self, writer: Writer, rows: _Rows) -> bool:

@@ -28,6 +28,8 @@ class ReportKind(StrEnum):
     whole batch, if rows of it are noted by name; and with `HELD`, those that have names of their own."""
     PART = "part"
     """`blob` is what the sink's commit needs to know of the part."""
+    SURPRISE = "surprise"
+    """The sink's code raised what is no `SinkError`: `text` is the traceback, `child` the error's type."""
     ERROR = "error"
     """`name` is a transform (or the source) that failed for this row; `text` says why."""
     WAITS = "waits"

@@ -20,6 +20,7 @@ from signoff.engine.batch.verdict import Round, judge
 from signoff.engine.delivery.link_writers import claim_links
 from signoff.engine.delivery.open_sinks import sink_task
 from signoff.engine.delivery.sink_pass import Pass
+from signoff.engine.delivery.surprises import Surprises
 from signoff.engine.parts import build_parts
 from signoff.engine.plan.compile import compile_source
 from signoff.engine.plan.failure_reasons import explained
@@ -87,6 +88,7 @@ class Replayer:
         """The part whose letters are being replayed."""
         self._committing = False
         """A sink may hold rows of the pass that is being made, under the name of its batch."""
+        self._surprises = Surprises()
 
     def run(self, over: Callable[[], bool] = lambda: False) -> int:
         """Replay what is requested, until it is `over`; returns how many letters were tried."""
@@ -242,7 +244,7 @@ class Replayer:
         one_pass = Pass(batch, tasks, plan.reported_errors(all_steps=True), None)
         with plan.ready():
             table = plan.df.mapInArrow(one_pass, RESULT_DDL).toArrow()
-            results = explained(from_table(table), plan.attempts)
+            results = self._surprises.take(explained(from_table(table), plan.attempts))
         # Nobody asks again: what a step cannot do now has failed.
         return [replace(r, kind=ReportKind.ERROR) if r.kind == ReportKind.WAITS else r for r in results]
 
