@@ -11,6 +11,7 @@ from signoff.catalog import default
 from signoff.errors import PipelineError, Problem
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.load import load
+from signoff.testing import run_pipeline
 
 PIPELINE = """\
 name: alarms
@@ -92,6 +93,51 @@ def test_what_is_wrong_with_a_test_is_told_with_its_line(
     (found,) = problems(tmp_path, f"  one:\n{fields}\n")
     assert (found.code, found.file, found.line) == (code, str(tmp_path / "p.yaml"), FIRST + line)
     assert said in str(found) and 'test "one"' in found.message
+
+
+CSV = """\
+name: orders
+sources:
+  incoming: {type: files, path: "in/*.csv", delimiter: ";", schema: "id BIGINT NOT NULL, day DATE"}
+sinks:
+  table: {type: console, input: incoming}
+tests:
+  one:
+    given: GIVEN
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        ('{incoming: [{id: "1"}, "3;18.11.2026"]}', True),
+        ('[{incoming: [{id: "1"}]}, {incoming: [{payload: "3;18.11.2026", headers: {a: b}}]}]', True),
+        ("{incoming: ['[3]']}", True),
+        ('{incoming: [{id: "1", day: "2026-11-18"}, {payload: {id: "2"}, message_id: a}]}', False),
+        ('{incoming: [\'{"id": "3"}\']}', False),
+    ],
+)
+def test_a_csv_source_with_columns_is_given_columns_and_no_line_of_its_file(
+    tmp_path: Path, given: str, wrong: bool
+) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(CSV.replace("GIVEN", given))
+    if not wrong:
+        assert loaded(file).tests.cases
+        return
+    with pytest.raises(PipelineError) as raised:
+        loaded(file)
+    (found,) = raised.value.problems
+    assert (found.code, found.file, found.line) == ("bad-value", str(file), 8)
+    assert "mapping of its columns, as texts in the file's format" in found.message
+    graph = loaded_without_tests(file)
+    with pytest.raises(PipelineError, match="mapping of its columns"):
+        run_pipeline(graph, {"incoming": ["3;18.11.2026"]})
+
+
+def loaded_without_tests(file: Path) -> Graph:
+    file.write_text(CSV.partition("tests:")[0])
+    return loaded(file)
 
 
 def test_tests_stand_in_a_file_of_their_own_that_names_the_pipeline(tmp_path: Path) -> None:

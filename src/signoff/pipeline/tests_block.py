@@ -7,6 +7,7 @@ plain data: a `${…}` in a payload is not a reference.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from signoff.errors import Line, Problem
 from signoff.pipeline.draft import Draft, DraftNode
 from signoff.pipeline.durations import Duration
-from signoff.pipeline.model import Config, TransformConfig
+from signoff.pipeline.model import Config, SourceConfig, TransformConfig
 from signoff.pipeline.suggestions import suggestion
 from signoff.pipeline.validate import validate
 from signoff.pipeline.variables import Expansion
@@ -252,6 +253,36 @@ def _problems_of(case: Case, node: DraftNode, label: str, graph: Graph) -> Itera
             hint = suggestion(name, sorted(known), "it may be")
             message = f'{label} names "{name}" in {at.partition(".")[0]}, which is no such node'
             yield node.problem("unknown-node", message, at=at, hint=hint)
+    for number, name in texts_for_columns(case, graph):
+        at = f"given.{number}.{name}" if several else f"given.{name}"
+        yield node.problem("bad-value", f"{label} {NOT_A_TEXT.format(name)}", at=at, hint=MAPPING_HINT)
+
+
+NOT_A_TEXT = (
+    'gives a text to "{}": an event of this CSV source is a mapping of its columns, '
+    "as texts in the file's format"
+)
+MAPPING_HINT = 'write {id: "3", day: "18.11.2026"} in place of "3;18.11.2026"; without a header _c0, _c1, …'
+
+
+def texts_for_columns(case: Case, graph: Graph) -> Iterator[tuple[int, str]]:
+    """Steps and sources that are given a line of CSV: the source takes files apart before they are events, so
+    a test gives it columns."""
+    for number, step in enumerate(case.steps()):
+        for name, events in step.events.items():
+            config = graph.sources[name].config if name in graph.sources else None
+            takes_columns = isinstance(config, SourceConfig) and config.typed_rows is not None
+            if takes_columns and any(_is_no_object(event.payload) for event in events):
+                yield number, name
+
+
+def _is_no_object(payload: Any) -> bool:
+    if not isinstance(payload, str | bytes):
+        return False
+    try:
+        return not isinstance(json.loads(payload), dict)
+    except ValueError:
+        return True
 
 
 def _has_rows(config: object) -> bool:

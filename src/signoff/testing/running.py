@@ -29,7 +29,15 @@ from signoff.log import LogReader
 from signoff.pipeline.graph import Graph
 from signoff.pipeline.settings import SparkSettings
 from signoff.pipeline.suggestions import suggestion
-from signoff.pipeline.tests_block import AFTER, DEFAULT_NOW, Answer, Case
+from signoff.pipeline.tests_block import (
+    AFTER,
+    DEFAULT_NOW,
+    MAPPING_HINT,
+    NOT_A_TEXT,
+    Answer,
+    Case,
+    texts_for_columns,
+)
 from signoff.sinks.contract import EVENT_ID
 from signoff.testing import collecting_sinks
 from signoff.testing.replaced_nodes import ROWS, rigged
@@ -222,5 +230,9 @@ def _check_names(graph: Graph, case: Case, look_at: Sequence[str], real: Sequenc
         if name not in known:
             hint = suggestion(name, sorted(known), "there is")
             problems.append(Problem("unknown-node", f'the test names "{name}", which is no such node', hint))
+    problems += [
+        Problem("bad-value", f"the test {NOT_A_TEXT.format(name)}", MAPPING_HINT)
+        for _, name in texts_for_columns(case, graph)
+    ]
     if problems:
         raise PipelineError(problems)
