@@ -46,6 +46,46 @@ def test_rows_of_a_key_are_covered_by_one_run_and_answered_when_it_is_done(tmp_p
     assert one.answered() == [0, 1, 2] and not one.refused()
 
 
+def test_the_log_says_that_a_run_began_and_how_it_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "signoff.invoker")
+    one = scene(tmp_path, retry={"attempts": 2, "initial_ms": 1000, "max_ms": 1000})
+    one.hand_on(row(), row(), row())
+    invoker = one.invoker()
+    settle(invoker)
+    one.steady.at += 70
+    one.runs[0].end(1, "the table is gone")
+    settle(invoker)
+    one.steady.at += 7
+    settle(invoker)
+    one.runs[1].end()
+    settle(invoker)
+    one.hand_on(row(8))
+    settle(invoker)
+    begin(one.runs[2])
+    one.steady.at += 5
+    settle(invoker)
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == 'sink "start": run report@station=7#1 began for 3 events'
+    assert said[1].startswith('sink "start": run report@station=7#1 failed, next try in ')
+    assert said[1].endswith(": the table is gone")
+    assert said[2:] == [
+        'sink "start": run report@station=7#1 began again (try 2) for 3 events',
+        'sink "start": run report@station=7#1 done in 77 s',
+        'sink "start": run report@station=8#1 began for 1 event',
+    ], "the last one while it goes on"
+
+
+def begin(run: FakeRun) -> None:
+    """What the process of a run notes first."""
+    job = scenes.load_job(run.file)
+    claim(job)
+    with Records(job.state) as records:
+        wanted = asked(job, run.given)
+        records.begin(wanted.key, run.asked_by, to_json(wanted.values), (None, None))
+
+
 def test_a_row_that_comes_after_a_run_began_waits_for_the_next(tmp_path: Path) -> None:
     one = scene(tmp_path)
     one.hand_on(row())

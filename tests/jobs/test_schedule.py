@@ -77,6 +77,15 @@ def all_due(scheduler: Scheduler) -> None:
         pass
 
 
+def test_a_schedule_says_when_its_next_run_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "signoff.jobs")
+    graph = job(tmp_path)
+    scheduler = Machine().scheduler(graph, recorded(graph, []))
+    scheduler.announce()
+    scheduler.close()
+    assert caplog.messages == ["next run 2026-03-28 06:00 Europe/Helsinki, day=2026-03-27, least=0"]
+
+
 def test_a_period_is_run_when_it_has_ended_and_only_then(tmp_path: Path) -> None:
     graph, clock, runs = job(tmp_path), Clock(), list[str]()
     scheduler = Scheduler(graph, recorded(graph, runs), clock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -106,6 +107,16 @@ def periods(state: Path) -> dict[str, str]:
             ) else {}  # fmt: skip
     except sqlite3.OperationalError:
         return {}
+
+
+def test_a_scheduler_says_at_its_start_when_its_next_run_is_and_which_values_it_has(
+    tmp_path: Path, command: Callable[..., Running]
+) -> None:
+    scheduler = command("schedule", str(write_job(tmp_path)))
+    scheduler.wait_for(lambda: "next run" in scheduler.output)
+    line = r"^\d\d:\d\d:\d\d info    next run \d{4}-\d\d-\d\d 06:00 Europe/Helsinki, [a-z]+=\S+"
+    assert re.search(line, scheduler.output, re.MULTILINE), scheduler.output
+    assert scheduler.terminate().code == 0
 
 
 @pytest.mark.case(50)

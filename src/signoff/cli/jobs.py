@@ -127,6 +127,8 @@ def schedule(
     scheduler = Scheduler(graph, child, read_again=lambda: load_job(file))
     # What ends while a run goes on was not missed: somebody looks.
     child.meanwhile = lambda: scheduler.tried(scheduler.decide)
+    if not once:
+        scheduler.announce()
     try:
         while not stopped.is_set():
             begun = scheduler.look() if once else scheduler.tried(scheduler.look)

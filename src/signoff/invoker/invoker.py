@@ -81,7 +81,9 @@ class _Going:
     again_at: float = 0.0
     """When to start it, by the monotonic clock."""
     look_at: float = 0.0
-    """When to see whether it was cancelled while it waits."""
+    """When to see whether it has begun; and while it waits, whether it was cancelled."""
+    said: bool = False
+    """The log says that it began."""
 
 
 @dataclass
@@ -136,6 +138,7 @@ class Invoker:
         """Do what can be done now; whether anything was. Raises SignoffError, after which it may be tried
         again."""
         self._tell()
+        self._see_begun()
         done = self._take()
         done |= self._reap()
         done |= self._decide()
@@ -320,6 +323,23 @@ class Invoker:
             self._failed(going, reason, run.run)
         return None
 
+    def _see_begun(self) -> None:
+        """The job names a run when it begins it, in its process: looked at now and then until it has."""
+        now = self.clock.steady()
+        for going in self._going.values():
+            if going.process is not None and not going.said and going.look_at <= now:
+                going.look_at = now + _READ_AGAIN_S
+                self._say_begun(going, self._record(going.run))
+
+    def _say_begun(self, going: _Going, record: Record | None) -> None:
+        if record is None or going.said or _try_of(record) == going.before:
+            return
+        began = "began" if record.tries == 1 else f"began again (try {record.tries})"
+        events = going.run.events
+        text = 'sink "%s": run %s %s for %d event%s'
+        logger.info(text, self.sink, record.id, began, events, "" if events == 1 else "s")
+        going.said = True
+
     # -- ending
 
     def _reap(self) -> bool:
@@ -336,7 +356,10 @@ class Invoker:
     def _ended(self, going: _Going, code: int) -> None:
         run = going.run
         record = self._record(run)
+        self._say_begun(going, record)
         if record is not None and record.state == "done":
+            took_s = self.clock.steady() - self.clock.beginning(run.began)
+            logger.info('sink "%s": run %s done in %.0f s', self.sink, record.id, took_s)
             self._note(going, state="done", run=record.id, reason="", ended_at=self.clock.time_of_day())
             return None
         if record is not None and record.state == CANCELLED:
@@ -385,20 +408,15 @@ class Invoker:
             return self._given_up_on(going, reason, name)
         self._note(going, tries=tries, run=name, reason=reason)
         wait = self.config.retry.wait_s(tries)
-        going.again_at = self.clock.steady() + wait
-        logger.warning(
-            'sink "%s": the run for %s failed, next try in %.0f s: %s',
-            self.sink,
-            key_text(run.key),
-            wait,
-            reason,
-        )
+        going.again_at, going.said = self.clock.steady() + wait, False
+        text = 'sink "%s": %s failed, next try in %.0f s: %s'
+        logger.warning(text, self.sink, _called(run, name), wait, reason)
         return None
 
     def _given_up_on(self, going: _Going, reason: str, name: str) -> None:
         """There is no further try: the rows that asked for the run are refused."""
         run, reason = going.run, redact(reason)
-        logger.error('sink "%s": the run for %s is given up: %s', self.sink, key_text(run.key), reason)
+        logger.error('sink "%s": %s is given up: %s', self.sink, _called(run, name), reason)
         ended_at = self.clock.time_of_day()
         self._note(going, state="failed", tries=run.tries + 1, run=name, reason=reason, ended_at=ended_at)
 
@@ -483,6 +501,11 @@ class Invoker:
 
 def _try_of(record: Record | None) -> tuple[str, int] | None:
     return None if record is None else (record.id, record.tries)
+
+
+def _called(run: Invocation, name: str) -> str:
+    """A run as people find it again: by the name that the job gave it, if it got as far."""
+    return f"run {name}" if name else f"the run for {key_text(run.key)}"
 
 
 def _reason(record: Record | None, code: int) -> str:

@@ -19,7 +19,7 @@ import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 from signoff.clock import boot
@@ -29,6 +29,7 @@ from signoff.jobs.periods import Period, periods
 from signoff.jobs.records import CANCELLED, IN_LOGS, Record, Records
 from signoff.jobs.state_dir import RunGoesOn, is_being_done
 from signoff.pipeline.graph import Graph
+from signoff.pipeline.job_settings import text_of
 from signoff.pipeline.secrets import redact
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ _INCOMPLETE = 4
 """Exit code of a run whose tables lack what it is about."""
 _COMPLETE_WITHIN_S = 86_400.0
 """How long a period waits for its tables; from then on, each run that finds them incomplete has failed."""
+_FAR = timedelta(days=8 * 366)
+"""29 February comes again in it."""
 _MOST_AT_ONCE = 10_000
 """Periods decided on in one transaction."""
 
@@ -181,6 +184,24 @@ class Scheduler:
             "lacking = 0 WHERE early = 1 AND end <= ?",
             (now,),
         )
+
+    def announce(self) -> None:
+        """Say when the next run is, and with which values: a schedule is silent for a day, or a month."""
+        schedule = self.graph.settings.schedule
+        assert schedule is not None
+        now = datetime.fromtimestamp(self.now(), UTC)
+        period = next(periods(schedule, now, now + _FAR), None)
+        if period is None:
+            logger.warning('the schedule "%s" names no time in the next years', schedule.cron)
+            return
+        try:
+            values = wanted(self.graph, period).values
+        except PipelineError as error:
+            logger.warning("%s", redact(str(error)))
+            values = {}
+        said = [f"{period.end:%Y-%m-%d %H:%M} {schedule.timezone}"]
+        said += [f"{name}={text_of(value)}" for name, value in values.items()]
+        logger.info("next run %s", redact(", ".join(said)))
 
     def pending(self) -> list[Due]:
         """The periods whose runs may be done now, in order."""
