@@ -91,6 +91,25 @@ def test_what_cannot_be_combined_or_moved_is_shown_as_what_it_is(
     assert made(values, [{"text": text}], "Europe/Helsinki").parts[0].paragraphs == (shown,)
 
 
+@pytest.mark.parametrize(
+    ("values", "text", "shown"),
+    [
+        (pa.array([7000.2, 349.0]), "{sum(t.v):2} of {count(t):1}", "7,349.20 of 2.0"),
+        (pa.array([1.005, 2.0]), "{max( t.v ):0} {mean(t.v):3} {first(t.v):2}", "2 1.502 1.00"),
+        (pa.array([1, 2]), "{sum(t.v):2} {sum(t.v)} {count(t.v):2}", "3.00 3 2.00"),
+        (pa.array([], pa.float64()), "{sum(t.v):2} {mean(t.v):2}", "0.00 –"),
+        (pa.array(["a"]), "{first(t.v):2}", "a"),
+    ],
+)
+def test_a_text_says_how_many_decimals_its_number_has(values: pa.Array, text: str, shown: str) -> None:
+    assert made(values, [{"text": text}], "UTC").parts[0].paragraphs == (shown,)
+
+
+def test_decimals_that_no_number_has_are_refused() -> None:
+    with pytest.raises(ValueError, match="at most 12 decimals"):
+        made(pa.array([1.0]), [{"text": "{sum(t.v):13}"}], "UTC")
+
+
 def test_a_chart_says_that_it_leaves_out_what_cannot_be_drawn() -> None:
     for values in (pa.array([1.0, math.inf]), pa.array([1.0, 1.7e308])):
         for x, y in (("v", "n"), ("n", "v")):

@@ -84,31 +84,31 @@ class _Numbers:
         self._inputs, self.zone = inputs, zone
 
     def fill(self, text: str) -> str:
-        return filled(text, {(function, name): self._shown(function, name) for function, name in asked(text)})
+        return filled(text, {each: self._shown(*each) for each in asked(text)})
 
-    def _shown(self, function: str, name: str) -> str:
+    def _shown(self, function: str, name: str, decimals: int | None) -> str:
         try:
-            return self._of(function, name)
+            return self._of(function, name, decimals)
         except Exception:  # noqa: BLE001 - one strange number is not worth the report
             return "–"
 
-    def _of(self, function: str, name: str) -> str:
+    def _of(self, function: str, name: str, decimals: int | None) -> str:
         input_, column = split_name(name, self._inputs)
         table = self._inputs.get(input_)
         if table is None or (column and column not in table.column_names):
-            return "0" if function == "count" and not column else "–"
+            return number(0, decimals) if function == "count" and not column else "–"
         if not column:
-            return number(table.num_rows) if function == "count" else "–"
-        about = column_of(ColumnTemplate(column=column), table)
+            return number(table.num_rows, decimals) if function == "count" else "–"
+        about = column_of(ColumnTemplate(column=column, decimals=decimals), table)
         values = [value for value in table[column].to_pylist() if value is not None]
         as_shown = [value for value in _values(table, about) if value is not None]
         if function == "count":
-            return number(len(values))
+            return number(len(values), decimals)
         if not values or (function in ("sum", "mean") and not about.is_number):
-            return "0" if function == "sum" and about.is_number else "–"
+            return number(0, decimals) if function == "sum" and about.is_number else "–"
         if function in ("min", "max"):
             return shown(as_shown[extreme(function, values, as_shown)], about, self.zone)
-        about = replace(about, decimals=None) if function == "mean" else about
+        about = replace(about, decimals=decimals) if function == "mean" else about
         chosen = as_shown if function == "first" else values
         return shown(COMBINED[function](chosen), about, self.zone)
 

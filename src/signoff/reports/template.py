@@ -1,6 +1,7 @@
 """What a user writes of a report: its title, facts, texts, tables and charts, over inputs and their columns.
 
-In texts, `{count(failures)}` or `{max(failures.voltage)}` stands for a number of the rows. What is wrong in a
+In texts, `{count(failures)}` or `{max(failures.voltage)}` stands for a number of the rows, and
+`{max(failures.voltage):2}` for one with two decimals. What is wrong in a
 template without looking at rows is a ValueError here; `unknown_columns` says what is wrong for given rows.
 """
 
@@ -19,7 +20,8 @@ Name = Annotated[str, Field(min_length=1)]
 Combine = Literal["sum", "mean", "min", "max", "count"]
 
 FUNCTIONS = ("count", "sum", "mean", "min", "max", "first")
-_PLACEHOLDER = re.compile(r"\{(\w+)\(\s*([^(){}]*?)\s*\)\}")
+_PLACEHOLDER = re.compile(r"\{(\w+)\(\s*([^(){}]*?)\s*\)(?::(\d+))?\}")
+_MOST_DECIMALS = 12
 
 
 class _Model(BaseModel):
@@ -35,7 +37,7 @@ class ColumnTemplate(_Model):
     """Heading; by default made from the name."""
     unit: str = ""
     """Shown with the heading, as in `Voltage (V)`."""
-    decimals: int | None = Field(default=None, ge=0, le=12)
+    decimals: int | None = Field(default=None, ge=0, le=_MOST_DECIMALS)
     """Digits behind the point; by default as many as the values need."""
     grouped: bool | None = None
     """Whether thousands are set off (12,345); by default for all numbers but those called `…Id` or `year`."""
@@ -149,6 +151,8 @@ class Template(_Model):
             for match in _PLACEHOLDER.finditer(text):
                 if match[1] not in FUNCTIONS:
                     raise ValueError(f"{match[0]}: there is no {match[1]}; known are {', '.join(FUNCTIONS)}")
+                if match[3] and int(match[3][:3]) > _MOST_DECIMALS:
+                    raise ValueError(f"{match[0]}: a number has at most {_MOST_DECIMALS} decimals")
         return self
 
     def _texts(self) -> Iterator[str]:
@@ -214,11 +218,19 @@ def split_name(name: str, inputs: Collection[str]) -> tuple[str, str]:
     return head, rest
 
 
-def filled(text: str, number: Mapping[tuple[str, str], str]) -> str:
-    """A text with what stands for its placeholders, by function and name."""
-    return _PLACEHOLDER.sub(lambda match: number.get((match[1], match[2]), match[0]), text)
+Asked = tuple[str, str, int | None]
+"""Function, name and decimals of a placeholder; None: as many as the values need."""
 
 
-def asked(text: str) -> list[tuple[str, str]]:
-    """Function and name of each placeholder."""
-    return [(match[1], match[2]) for match in _PLACEHOLDER.finditer(text)]
+def filled(text: str, number: Mapping[Asked, str]) -> str:
+    """A text with what stands for its placeholders."""
+    return _PLACEHOLDER.sub(lambda match: number.get(_asked(match), match[0]), text)
+
+
+def asked(text: str) -> list[Asked]:
+    """What each placeholder asks for."""
+    return [_asked(match) for match in _PLACEHOLDER.finditer(text)]
+
+
+def _asked(match: re.Match[str]) -> Asked:
+    return match[1], match[2], None if match[3] is None else int(match[3])
