@@ -97,7 +97,12 @@ def test_a_pipeline_that_holds_something_is_not_removed_by_chance(hosted: Client
         letters.add([DeadLetter("incoming/1", "out", "no", b"{}")])
     answer = hosted("DELETE", ONE)
     assert answer.status_code == 409
-    assert "1 dead letters" in answer.json()["errors"][0]["message"]
+    (error,) = answer.json()["errors"]
+    assert error["message"] == "it holds 1 dead letter"
+    assert "?discard=true" in error["hint"] and "--discard" in error["hint"]
+    with DeadLetters(state / "dead_letters.db") as letters:
+        letters.add([DeadLetter("incoming/2", "out", "no", b"{}")])
+    assert hosted("DELETE", ONE).json()["errors"][0]["message"] == "it holds 2 dead letters"
     assert hosted("DELETE", f"{ONE}?discard=true").status_code == 200
     assert hosted("GET", ONE).status_code == 404
     assert not hosted.tenant.place("alarms").exists()

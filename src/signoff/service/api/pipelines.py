@@ -31,6 +31,7 @@ from signoff.watch.status import read_status
 endpoints = Endpoints()
 ONE = "/v1/pipelines/{name}"
 _LONGEST_S = 24 * 3600.0
+_DISCARDING = "settle them, or delete the pipeline with ?discard=true (with the client: --discard)"
 
 
 class Submission(Model):
@@ -146,7 +147,7 @@ def delete(call: Call) -> Answer:
             if _has_other_run(call):
                 raise failed(409, "still-runs", "a run that the service did not start", "stop it first")
             if not call.query.discard and (kept := _kept(call)):
-                raise failed(409, "not-empty", kept, "settle them, or delete with discard")
+                raise failed(409, "not-empty", kept, _DISCARDING)
             lock = hold(hosted.directory)
             if lock is None:
                 raise failed(409, "still-runs", "a run of it is about to start or end", "try again")
@@ -170,15 +171,14 @@ def _has_other_run(call: Call) -> bool:
 def _kept(call: Call) -> str:
     """What would be lost with a pipeline, in words."""
     found = read_status(call.tenant.graph(call.path["name"]))
-    counts = {
-        "events in flight": sum(each["in_flight"] for each in found["sources"].values()),
-        "events in flight of sources that are gone": sum(
-            each["in_flight"] for each in found["stranded"].values()
-        ),
-        "rows in buffers": sum(each["waiting"] for each in found["buffers"].values()),
-        "dead letters": found["dead_letters"],
-    }
-    left = [f"{number} {what}" for what, number in counts.items() if number]
+    stranded = sum(each["in_flight"] for each in found["stranded"].values())
+    counts = (
+        (sum(each["in_flight"] for each in found["sources"].values()), "event", " in flight"),
+        (stranded, "event", " in flight of sources that are gone"),
+        (sum(each["waiting"] for each in found["buffers"].values()), "row", " in buffers"),
+        (found["dead_letters"], "dead letter", ""),
+    )
+    left = [f"{number} {what}{'' if number == 1 else 's'}{where}" for number, what, where in counts if number]
     return f"it holds {', '.join(left)}" if left else ""
 
 
