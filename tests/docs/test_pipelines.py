@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from signoff.cli.check import _checked
+from signoff.testing import run_pipeline
 
 DOCS = Path(__file__).parents[2] / "docs"
 _BLOCK = re.compile(r"^```(yaml|python) pipeline\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -46,3 +49,23 @@ def test_the_service_unit_gives_a_run_the_time_to_finish(page: str) -> None:
     assert stopped is not None
     assert float(stopped[1]) >= drained + 30
     assert "RestartPreventExitStatus=2\nKillMode=mixed\n" in text
+
+
+@pytest.mark.spark
+def test_the_patterns_that_are_shown_take_both_kinds_of_lines_apart(spark: Any, tmp_path: Path) -> None:
+    page = (DOCS / "pipeline.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^```yaml\n(transforms:\n  requests:\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    file = tmp_path / "pipeline.yaml"
+    around = (
+        "name: logs\nsources: {incoming: {type: stdin}}\nsinks: {out: {type: console, input: requests}}\n"
+    )
+    file.write_text(around + shown, encoding="utf-8")
+    of_nginx = '203.0.113.7 - - [18/Nov/2026:14:03:12 +0100] "GET / HTTP/1.1" 200 12 "-" "curl/8"'
+    result = run_pipeline(file, {"incoming": [of_nginx, "web1 is on fire"]}, spark=spark)
+    assert result.letters == []
+    first, second = sorted(result.rows["out"], key=lambda row: row["client"])
+    at = datetime(2026, 11, 18, 13, 3, 12, tzinfo=UTC)
+    wanted = {"client": "203.0.113.7", "timestamp": at, "status": 200, "message": None}
+    assert {name: first[name] for name in wanted} == wanted
+    assert (second["client"], second["message"]) == ("web1", "is on fire")
+    assert second["timestamp"] is None and second["status"] is None
