@@ -247,7 +247,25 @@ def test_explain_says_of_a_removed_sink_that_had_finished_that_it_took_its_rows_
         "done: is not in the pipeline any more; took its rows"
     )
     pipeline.run(["table", "new"], down("table", (0, "")), down("new", (0, "")))
-    assert told(tmp_path, 0, "table", "new")["hook"].endswith("took its rows, if any reached it")
+    assert told(tmp_path, 0, "table", "new")["hook"].endswith("took its rows")
+
+
+def test_explain_says_whether_rows_of_an_event_reached_a_sink_where_the_ledger_knows(
+    changing: Any, tmp_path: Path
+) -> None:
+    pipeline = changing(2)
+    pipeline.run(["a", "b"], signed("a", 0), down("b", (0, "")))
+    said = [told(tmp_path, number, "a", "b") for number in (0, 1)]
+    assert said[0]["a"] == "done: took its rows", "b has taken nothing yet"
+    assert said[1]["a"] == "done: no row of this event reached it"
+    pipeline.run(["a", "b"], signed("b", 0))
+    said = [told(tmp_path, number, "a", "b") for number in (0, 1)]
+    assert (
+        said[0]["a"]
+        == said[0]["b"]
+        == ("done: took all that reached it; whether a row of this event did is not recorded")
+    )
+    assert said[1]["a"] == said[1]["b"] == "done: no row of this event reached it"
 
 
 PARTS = [(0, "0"), (0, "1"), (0, "2"), (1, "")]

@@ -253,7 +253,12 @@ class ToldRun(Run):
     def check_line(self, source: str, number: int, story: Explanation, line: Line, certain: bool) -> None:
         name = line.stage
         waits = any(other.state == "waits" and f"for {name}:" in other.text for other in story.lines)
-        if line.state == "done" and "took its rows" in line.text and certain and not waits:
+        if line.text == "no row of this event reached it":
+            assert name not in self.anywhere(source, number), f"{name} has one"
+        if line.text.endswith("took its rows"):
+            assert name in self.anywhere(source, number), f"{name} has none"
+        took = "took its rows" in line.text or "took all that reached it" in line.text
+        if line.state == "done" and took and certain and not waits:
             came = {x.id for x in self.arrivals(source, number, name)}
             if "its buffer" in line.text:  # whatever became of it there: it was put there
                 assert (self.directory / "state" / "log" / f"{name}{BUFFER}").exists()

@@ -302,8 +302,28 @@ class _Story:
             return (gone or "had been removed from the pipeline; ") + self._left_to_others(name)
         if negative:
             return f"{gone}finished this batch; whether it wrote rows of this event is not recorded"
-        or_buffer = ", or its buffer did," if self._has_buffer(name) else ","
-        return f"{gone}took its rows{or_buffer} if any reached it"
+        or_buffer = ", or its buffer did" if self._has_buffer(name) else ""
+        if self._took_alone(name):
+            return f"{gone}took its rows{or_buffer}"
+        if not gone and self._got_nothing(name):
+            return "no row of this event reached it"
+        return f"{gone}took all that reached it{or_buffer}; whether a row of this event did is not recorded"
+
+    def _took_alone(self, name: str) -> bool:
+        """Whether nobody else can have taken the rows for which the event counts as delivered."""
+        assert self._batch is not None
+        others = [sink for other, sink in self._sinks().items() if other != name]
+        alone = all(sink.wants_all and sink.handed_on is None for sink in others)
+        return alone and not self._rows and self._event.sequence in self._batch.delivered
+
+    def _got_nothing(self, name: str) -> bool:
+        """Whether it is known: the event would count as delivered, but for letters that were replayed, and
+        sinks whose rows are decided elsewhere."""
+        assert self._batch is not None
+        node = self._graph.nodes.get(name)
+        decides = node is not None and node.config.type not in ("pipeline", "job")
+        known = decides and not self._rows and not self._has_buffer(name)
+        return known and self._event.sequence not in self._batch.delivered
 
     def _left_to_others(self, name: str) -> str:
         """What became of rows that a sink owed when it was removed. Those of its own became letters, which
