@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import re
+import sqlite3
 import textwrap
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 from signoff.jobs.check import check
 from signoff.jobs.run import load_job
 from signoff.sinks.report.edition import COLUMNS
+from tests.jobs.scenes import job_run
 from tests.promises.product import Inline
 
 PAGE = Path(__file__).parents[2] / "docs" / "reports.md"
@@ -101,3 +104,19 @@ def test_spark_knows_the_columns_of_a_report_that_is_handed_on(
         for number, line in enumerate(file.read_text().splitlines(), 1)
         if "titel" in line or "row > " in line
     ]
+
+
+@pytest.mark.spark
+def test_job_of_the_docs_with_two_queries_makes_one_report_of_both(tmp_path: Path, spark: Any) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as db:
+        db.execute("CREATE TABLE orders (day TEXT, shop TEXT, hour INTEGER, amount INTEGER)")
+        orders = [("Harbour", 9, 5), ("Harbour", 10, 7), ("Hill", 9, 3)]
+        db.executemany("INSERT INTO orders VALUES ('2026-11-18', ?, ?, ?)", orders)
+        db.commit()
+    (tmp_path / "job.yaml").write_text(BLOCKS["queries"])
+    assert job_run(tmp_path / "job.yaml", spark, {"day": "2026-11-18"}).execute() == 0
+    page = (tmp_path / "reports/sales-2026-11-18.html").read_text()
+    assert "15 EUR in 2 shops." in page and "Sales by hour" in page
+    found = json.loads((tmp_path / "reports/sales-2026-11-18.json").read_bytes())["inputs"]
+    assert found["by_shop"]["rows"] == [{"shop": "Harbour", "amount": 12}, {"shop": "Hill", "amount": 3}]
+    assert found["by_hour"]["rows"] == [{"hour": 9, "amount": 8}, {"hour": 10, "amount": 7}]

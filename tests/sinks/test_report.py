@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -297,6 +299,35 @@ def test_more_rows_than_max_rows_are_refused_and_those_before_stay(tmp_path: Pat
     assert [(one.index, one.transient) for one in refusals] == [(3, False), (4, False)]
     made.finish(ONCE)
     assert read(tmp_path) == {"a": [1, 2], "b": []}
+
+
+def test_batches_of_two_sources_that_come_at_once_are_taken_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, both = sink(tmp_path, max_rows=3), threading.Barrier(2)
+    count, refusals = StagedRows.count, list[str]()
+
+    def meeting(self: StagedRows, without: BatchRef | None = None) -> int:
+        found = count(self, without)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.5)  # for the other one, which is not to come as far as this
+        return found
+
+    def of_source(name: str) -> None:
+        try:
+            commit(made, BatchRef(name, 0, 10), rows(("a", 1, 5), ("b", 2, 7)))
+        except PermanentError as error:
+            refusals.append(str(error))
+
+    monkeypatch.setattr(StagedRows, "count", meeting)
+    threads = [threading.Thread(target=of_source, args=(name,)) for name in ("one", "other")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refusals) == 1 and "would have 4 rows" in refusals[0]
+    made.finish(ONCE)
+    assert read(tmp_path) == {"a": [5], "b": ["7"]}
 
 
 def test_disk_that_takes_nothing_is_a_transient_failure_and_the_old_report_stays(tmp_path: Path) -> None:

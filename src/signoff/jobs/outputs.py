@@ -62,7 +62,9 @@ def second_half(graph: Graph, columns: Mapping[str, str] | None = None) -> Graph
         source = OutputSourceConfig()
         nodes[name] = Node(name, "source", source, line=node.line, file=node.file)
         step = RowsConfig(input=name, columns=(columns or {}).get(name, '{"type":"struct","fields":[]}'))
-        nodes[name + ROWS] = Node(name + ROWS, "transform", step, (Port(name),), node.line, file=node.file)
+        nodes[name + ROWS] = Node(
+            name + ROWS, "transform", step, (Port(name),), node.line, file=node.file, stands_for=name
+        )
     comes_from = {name: name + ROWS for name in outputs}
     for name in read_publishers(graph):
         node, log = graph.nodes[name], name + EDITIONS

@@ -41,6 +41,9 @@ class Node:
     field_lines: Mapping[str, int] = field(default_factory=dict, repr=False)
     """Line of each field the user wrote; nested ones as `retry.attempts`, `inputs.0`."""
     file: str = ""
+    stands_for: str = ""
+    """Of a node that nobody wrote: the one in whose place others read it. A sink that tells its inputs apart
+    knows them by the names its config gives them."""
 
     @property
     def label(self) -> str:

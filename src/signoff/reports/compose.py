@@ -95,8 +95,10 @@ class _Numbers:
     def _of(self, function: str, name: str, decimals: int | None) -> str:
         input_, column = split_name(name, self._inputs)
         table = self._inputs.get(input_)
-        if table is None or (column and column not in table.column_names):
-            return number(0, decimals) if function == "count" and not column else "–"
+        if table is None or not table.num_columns:  # no row has come, to say which columns there are
+            return number(0, decimals) if function in ("count", "sum") else "–"
+        if column and column not in table.column_names:
+            return "–"
         if not column:
             return number(table.num_rows, decimals) if function == "count" else "–"
         about = column_of(ColumnTemplate(column=column, decimals=decimals), table)

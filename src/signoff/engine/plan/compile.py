@@ -388,10 +388,12 @@ class _Compiler:
     def _separated(self, node: Node, config: SinkConfig, views: Mapping[str, View]) -> SinkPlan:
         """A sink that tells its inputs apart: nothing is united, and a row says by which one it came."""
         known = config.all_inputs
-        if not views.keys() <= set(known) and len(known) > 1:
+        written = {str(port): self.graph.nodes[port.node].stands_for or str(port) for port in node.inputs}
+        named = {written[name]: view for name, view in views.items()}
+        if not named.keys() <= set(known) and len(known) > 1:
             message = "its rows come through a buffer, in which inputs cannot be told apart"
             raise FieldError("inputs", "mixed-inputs", message, "use a sink for each input")
-        named = {name if name in known else known[0]: view for name, view in views.items()}
+        named = {name if name in known else known[0]: view for name, view in named.items()}
         if wrong := config.missing_columns({name: list(view.columns) for name, view in named.items()}):
             field, column, there = wrong
             message = f'names "{column}", which is no column of that input'

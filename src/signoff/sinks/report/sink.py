@@ -14,6 +14,7 @@ So executors need no disk that they share with the driver.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -47,6 +48,9 @@ from signoff.sinks.report.rows import StagedRows, pack, together
 
 _ALONE = RunRef("", bounded=False)
 """What the sink belongs to where nobody has said so."""
+_TURNS: dict[Path, threading.Lock] = {}
+"""By report: each source has a query of its own, in a thread of its own, and all commit to one place. Not in
+the sink, which is sent to executors."""
 
 
 class ReportSinkConfig(SinkConfig):
@@ -156,6 +160,10 @@ class ReportSink(Sink):
         return _ReportWriter(part.partition, self._config.all_inputs, self._config.max_rows)
 
     def commit(self, batch: BatchRef, parts: Sequence[bytes]) -> None:
+        with _TURNS.setdefault(self._place, threading.Lock()):
+            self._commit(batch, parts)
+
+    def _commit(self, batch: BatchRef, parts: Sequence[bytes]) -> None:
         rows = together(part.partition(b"\n")[2] for part in sorted(parts, key=_partition))
         count = sum(table.num_rows for table in rows.values())
         staged = self._staged(self._run)
