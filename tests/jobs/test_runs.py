@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from signoff.cli import app
-from signoff.errors import TransientError
-from signoff.jobs import children, compute, deliver, run
+from signoff.errors import PipelineError, TransientError
+from signoff.jobs import children, compute, deliver, owners, run
 from signoff.jobs.records import Records
 from signoff.sinks.contract import RunRef
 from signoff.sinks.sqlite import SqliteSink
@@ -350,12 +350,48 @@ def test_two_jobs_with_a_query_of_the_same_name_do_not_share_a_table(
     again = job_run(write_job(tmp_path, **other), spark, {"day": "2021-05-03"})
     assert again.execute() == 1 and again.record is not None
     assert 'rows of a query "by_station" of the job "failures"' in again.record.reason
+    assert again.record.state == "failed" and not again.record.inputs, "it has computed before it was refused"
     assert stored(tmp_path / "out.db") == [(3, 12), (4, 16), (5, 20)]
     steps = JOB["transforms"]
     renamed = {"theirs": steps["by_station"], "big": {**steps["big"], "input": "theirs"}}
     file = write_job(tmp_path, **other, transforms=renamed)
     assert job_run(file, spark, {"day": "2021-05-03"}).execute() == 0
     assert stored(tmp_path / "out.db") == [(3, 12), (3, 12), (4, 16), (4, 16), (5, 20), (5, 20)]
+
+    # The first job is gone for good, with its rows: what the message says gives the place to the other one.
+    with closing(sqlite3.connect(tmp_path / "out.db")) as db:
+        db.execute("DELETE FROM big WHERE event_id LIKE 'by\\_station/%' ESCAPE '\\'")
+        db.execute(again.record.reason.partition("give the place back: ")[2])
+        db.commit()
+    assert job_run(write_job(tmp_path, **other), spark, {"day": "2021-05-03"}).execute() == 0
+    assert stored(tmp_path / "out.db") == [(3, 12), (4, 16), (5, 20)]
+
+
+def test_a_run_that_is_refused_computes_nothing_and_takes_no_place(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_results(tmp_path / "results.db")
+    report = {"type": "report", "input": "by_station", "path": "./out/day", "title": "{sum(by_station.loss)}"}
+    wrong = {"sinks": {**JOB["sinks"], "report": report}}
+    made = {"job.yaml", "results.db", "results.db-shm", "results.db-wal", "state"}
+    with pytest.raises(PipelineError, match=r"by_station\.loss"):
+        job_run(write_job(tmp_path, **wrong), spark, {"day": "2021-05-02"}, patience_s=0.0).execute()
+    (record,) = records(tmp_path)
+    assert (record.state, record.outputs) == ("failed", {}) and "by_station.loss" in record.reason
+    assert {path.name for path in tmp_path.iterdir()} <= made
+
+    # Nor does one that was computed when the job was right, and goes on when it is wrong; nor one of no rows.
+    with monkeypatch.context() as patch:
+        patch.setattr(owners, "claim", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            job_run(write_job(tmp_path), spark, {"day": "2021-05-02"}).execute()
+    with pytest.raises(PipelineError, match=r"by_station\.loss"):
+        job_run(write_job(tmp_path, **wrong), spark, {"day": "2021-05-02"}, patience_s=0.0).execute()
+    assert records(tmp_path)[0].state == "computed" and {path.name for path in tmp_path.iterdir()} <= made
+    assert job_run(write_job(tmp_path), spark, {"day": "2021-05-02", "least": 9}).execute() == 0
+    other = {"name": "others", "state": "./others", "sinks": {"table": JOB["sinks"]["table"]}}
+    assert job_run(write_job(tmp_path, **other), spark, {"day": "2021-05-03"}).execute() == 0
+    assert stored(tmp_path / "out.db") == [(3, 12), (4, 16), (5, 20)]
 
 
 def test_a_report_that_has_not_all_rows_says_so(tmp_path: Path, spark: SparkSession) -> None:

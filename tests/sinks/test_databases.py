@@ -62,12 +62,23 @@ def database(
 def test_rows_of_a_query_are_of_one_job(database: Database) -> None:
     database.execute("DROP TABLE IF EXISTS signoff_owners")
     sink = database.build()
+    sink.refuse_others("failures", {"by_station"})
+    with pytest.raises((sqlite3.Error, psycopg.Error)):
+        database.execute("SELECT * FROM signoff_owners")  # asking has made nothing
     for _ in range(2):
         sink.claim("failures", {"by_station", "other"})
     sink.claim("reports", {"third"})
     with pytest.raises(OthersRows, match='a query "by_station" of the job "failures"'):
         sink.claim("reports", {"by_station", "fourth"})
     sink.claim("more", {"fourth"})  # what was refused has noted nothing
+    with pytest.raises(OthersRows) as caught:
+        sink.refuse_others("reports", {"by_station", "fifth"})
+    assert "give the place back: DELETE FROM signoff_owners WHERE " in str(caught.value)
+    sink.refuse_others("failures", {"by_station", "fifth"})
+    sink.refuse_others("reports", {"fifth"})  # asking has noted nothing
+    database.execute(str(caught.value).partition("give the place back: ")[2])
+    sink.claim("reports", {"by_station", "fifth"})
+    sink.refuse_others("failures", {"other"})
 
 
 def test_rows_that_break_a_constraint_are_refused_alone(database: Database) -> None:

@@ -426,10 +426,19 @@ def files_below(directory: Path) -> set[str]:
 
 def test_rows_of_a_query_are_of_one_job(tmp_path: Path) -> None:
     sink = FilesSink(tmp_path / "out")
+    sink.refuse_others("failures", {"by_station"})
+    assert not (tmp_path / "out").exists()
     for _ in range(2):
         sink.claim("failures", {"by_station", "other"})
     sink.claim("reports", {"third"})
     with pytest.raises(OthersRows, match='a query "by_station" of the job "failures"'):
         sink.claim("reports", {"by_station", "fourth"})
     sink.claim("more", {"fourth"})
+    note = tmp_path / "out" / ".owners.json"
+    with pytest.raises(OthersRows, match=f'give the place back: remove "by_station" from {note}'):
+        sink.refuse_others("reports", {"by_station", "fifth"})
+    sink.refuse_others("reports", {"fifth"})
+    assert json.loads(note.read_bytes()) == {
+        "by_station": "failures", "other": "failures", "third": "reports", "fourth": "more",
+    }  # fmt: skip
     assert not list((tmp_path / "out").glob("[!.]*"))

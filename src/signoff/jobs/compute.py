@@ -20,9 +20,10 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from signoff.durable import sync_directory
-from signoff.errors import SignoffError
+from signoff.engine.spark_check import check as check_pipeline
+from signoff.errors import PipelineError, SignoffError
 from signoff.jobs.completeness import least
-from signoff.jobs.outputs import is_bounded, output_names
+from signoff.jobs.outputs import is_bounded, output_names, second_half
 from signoff.jobs.parameter_values import arguments
 from signoff.jobs.records import Output
 from signoff.jobs.spark_failures import SPARK_FAILURES, reason_of
@@ -78,6 +79,8 @@ def compute(
         said = [opened[name].complete_to for name, each in tables_of(graph).items() if each.complete_to]
         done.complete_to = least(said)
         frames = queries(graph, session, {name: table.df for name, table in opened.items()}, values)
+        columns = {name: frames[name].schema.json() for name in names}
+        require_right(second_half(graph, columns), spark)
         for number, name in enumerate(names):
             progress(name, number, len(names))
             try:
@@ -87,6 +90,13 @@ def compute(
             for table_name, rows in counted.items():
                 done.inputs[table_name]["rows"] = max(done.inputs[table_name]["rows"], rows)
     return done
+
+
+def require_right(half: Graph, spark: SparkSession) -> None:
+    """What is behind the queries is checked before anything is computed for it, or taken up by its sinks.
+    Raises PipelineError."""
+    if problems := check_pipeline(half, spark):
+        raise PipelineError(problems)
 
 
 def _must_reach(node: Node, complete_to: str | None, values: Mapping[str, Value]) -> None:

@@ -22,9 +22,10 @@ from pyspark.sql import SparkSession
 from signoff.engine.batch.interrupts import Interrupts
 from signoff.engine.engine import Engine
 from signoff.engine.state_dir.identity import StateIdentity
-from signoff.errors import PermanentError, SignoffError, SinkError, TransientError
+from signoff.errors import PermanentError, SignoffError, TransientError
 from signoff.installed_types import build
-from signoff.jobs import editions, repeats
+from signoff.jobs import editions, owners, repeats
+from signoff.jobs.compute import require_right
 from signoff.jobs.missing import missing_rows
 from signoff.jobs.outputs import EDITIONS, append, next_number, second_half
 from signoff.jobs.parameters import from_json
@@ -39,7 +40,6 @@ from signoff.pipeline.graph import Graph
 from signoff.pipeline.model import SinkConfig
 from signoff.pipeline.secrets import redact
 from signoff.sinks.contract import RunRef, Sink
-from signoff.sinks.owners import OthersRows
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -87,7 +87,8 @@ class JobDelivery:
             self._require_same(half, record)
             self._belongs(half)
             if record.state == "computed":
-                self._claim(half)
+                require_right(half, self.spark)  # it may have been computed by a job that has changed since
+                owners.claim(half, record)
             record = self._into_logs(half, record)
             published = read_publishers(graph)
             if not editions.noted(record):
@@ -178,20 +179,6 @@ class JobDelivery:
             belonging.refuse_copy(half.base, {name: node.config for name, node in half.sinks.items()})
             belonging.check(half.sources.keys())
             belonging.begin(half.sources)
-
-    def _claim(self, half: Graph) -> None:
-        """No sink takes the rows of this job for those of another."""
-        for name, node in half.sinks.items():
-            assert isinstance(node.config, SinkConfig)
-            sink: Sink = build(node.config, half.base)
-            try:
-                sink.claim(half.name, half.upstream_sources(name))
-            except OthersRows as error:
-                raise SignoffError(f'sink "{name}": {redact(str(error))}') from error
-            except SinkError as error:  # it is down, or may not: the rows are kept until it is up
-                logger.warning('sink "%s" has not noted whose its rows are: %s', name, redact(str(error)))
-            finally:
-                sink.release()
 
     def _into_logs(self, half: Graph, record: Record) -> Record:
         logs = half.state / "log"

@@ -21,7 +21,8 @@ from signoff.engine.spark.cluster import Cluster
 from signoff.errors import PipelineError, SignoffError
 from signoff.jobs.compute import Incomplete, compute
 from signoff.jobs.deliver import JobDelivery, Refused, StillOwed
-from signoff.jobs.outputs import output_names
+from signoff.jobs.outputs import output_names, second_half
+from signoff.jobs.owners import refuse_others
 from signoff.jobs.parameters import Asked, from_json, to_json
 from signoff.jobs.records import CANCELLED, IN_LOGS, PERSON, Record, Records
 from signoff.jobs.state_dir import claim, delivery_lock, forget_directory, fresh_directory, run_lock
@@ -141,11 +142,13 @@ class JobRun:
 
     def _do(self, graph: Graph, records: Records) -> None:
         assert self.record is not None
+        made = self.record.outputs.keys()
+        if self.record.state == "computed" and made != set(output_names(graph)):
+            self._note(records, state="computing")  # the job has changed, and no row has a number yet
+        if self.record.state == "computing":
+            refuse_others(second_half(graph))
         cluster = Cluster.start(graph) if self.spark is None else Cluster(self.spark)
         try:
-            made = self.record.outputs.keys()
-            if self.record.state == "computed" and made != set(output_names(graph)):
-                self._note(records, state="computing")  # the job has changed, and no row has a number yet
             if self.record.state == "computing":
                 self._compute(graph, records, cluster.spark)
             self._deliver(graph, records, cluster.spark)

@@ -148,6 +148,10 @@ class Sink(ABC):
     def begin(self, run: RunRef) -> None:
         """Driver, before `prepare`: which run this is."""
 
+    def refuse_others(self, owner: str, sources: Set[str]) -> None:
+        """Driver, before a job computes anything: raises OthersRows where `claim` would, and changes nothing.
+        Raises SinkError if that cannot be told."""
+
     def claim(self, owner: str, sources: Set[str]) -> None:
         """Driver, before the rows of a job come: the ids of these sources are this job's, in the place where
         they go. Raises OthersRows if they are another's, whose rows would be taken for these: overwritten,

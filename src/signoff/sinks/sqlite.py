@@ -33,7 +33,7 @@ from signoff.errors import PermanentError, SinkError, TransientError
 from signoff.json_text import iso_time, json_values
 from signoff.pipeline.model import SinkConfig
 from signoff.sinks.contract import EVENT_ID, Part, Refusal, RunRef, Sink, Writer
-from signoff.sinks.owners import TABLE, refuse_others
+from signoff.sinks.owners import TABLE, refuse_others, removing
 from signoff.sinks.refusal import RowsRejected, brief, fit, isolate
 
 _ROW_ERRORS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
@@ -109,6 +109,16 @@ class SqliteSink(Sink):
     def open(self, part: Part) -> Writer:
         return _SqliteWriter(self)
 
+    def refuse_others(self, owner: str, sources: Set[str]) -> None:
+        if not self.path.exists():
+            return
+        try:
+            where = f"{self.path.resolve().as_uri()}?mode=ro"
+            with closing(sqlite3.connect(where, uri=True, timeout=self.busy_ms / 1000)) as connection:
+                self._refuse_others(connection, owner, sources)
+        except sqlite3.Error as error:
+            raise self.failure(error) from error
+
     def claim(self, owner: str, sources: Set[str]) -> None:
         place = self.table.lower()
         try:
@@ -119,8 +129,7 @@ class SqliteSink(Sink):
                     f"CREATE TABLE IF NOT EXISTS {TABLE} (place TEXT NOT NULL, source TEXT NOT NULL, "
                     "owner TEXT NOT NULL, PRIMARY KEY (place, source))"
                 )
-                rows = connection.execute(f"SELECT source, owner FROM {TABLE} WHERE place = ?", (place,))
-                refuse_others(f'table "{self.table}" in {self.path}', owner, sources, dict(rows.fetchall()))
+                self._refuse_others(connection, owner, sources)
                 connection.executemany(
                     f"INSERT OR IGNORE INTO {TABLE} VALUES (?, ?, ?)",
                     [(place, source, owner) for source in sources],
@@ -130,6 +139,14 @@ class SqliteSink(Sink):
             raise TransientError(f"cannot create directory {self.path.parent}: {error.strerror}") from error
         except sqlite3.Error as error:
             raise self.failure(error) from error
+
+    def _refuse_others(self, connection: sqlite3.Connection, owner: str, sources: Set[str]) -> None:
+        if not _columns(connection, TABLE):
+            return
+        place = self.table.lower()
+        rows = connection.execute(f"SELECT source, owner FROM {TABLE} WHERE place = ?", (place,)).fetchall()
+        said = f'table "{self.table}" in {self.path}'
+        refuse_others(said, owner, sources, dict(rows), lambda source: removing(place, source))
 
     def finish(self, run: RunRef) -> None:
         """Remove the rows of earlier runs with the same key, in one transaction."""

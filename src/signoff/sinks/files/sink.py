@@ -183,6 +183,13 @@ class FilesSink(Sink):
         except OSError as error:
             raise disk_failure(error, _says(error, self.file_of(batch))) from error
 
+    def refuse_others(self, owner: str, sources: Set[str]) -> None:
+        try:
+            self._refuse_others(owner, sources)
+        except OSError as error:
+            directory = self._layout.directory
+            raise disk_failure(error, f"cannot read {directory}: {error.strerror or brief(error)}") from error
+
     def claim(self, owner: str, sources: Set[str]) -> None:
         directory = self._layout.directory
         try:
@@ -190,15 +197,23 @@ class FilesSink(Sink):
             lock = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                note = directory / OWNERS
-                known: dict[str, str] = json.loads(note.read_bytes()) if note.exists() else {}
-                refuse_others(str(directory), owner, sources, known)
+                known = self._refuse_others(owner, sources)
                 if sources - known.keys():
-                    write_whole(note, json.dumps(dict.fromkeys(sources, owner) | known).encode())
+                    write_whole(
+                        directory / OWNERS, json.dumps(dict.fromkeys(sources, owner) | known).encode()
+                    )
             finally:
                 os.close(lock)
         except OSError as error:
             raise disk_failure(error, _says(error, directory)) from error
+
+    def _refuse_others(self, owner: str, sources: Set[str]) -> dict[str, str]:
+        """Returns whose the queries are."""
+        note = self._layout.directory / OWNERS
+        known: dict[str, str] = json.loads(note.read_bytes()) if note.exists() else {}
+        place = str(self._layout.directory)
+        refuse_others(place, owner, sources, known, lambda source: f'remove "{source}" from {note}')
+        return known
 
     def finish(self, run: RunRef) -> None:
         """Remove the files of earlier runs with the same key."""

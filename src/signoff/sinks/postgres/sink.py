@@ -15,6 +15,7 @@ or wider than what `create_table` would make.
 from __future__ import annotations
 
 from collections.abc import Set
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
@@ -26,7 +27,7 @@ from signoff.pipeline.model import SinkConfig
 from signoff.pipeline.secrets import SecretUrl
 from signoff.postgres_names import name_parts
 from signoff.sinks.contract import EVENT_ID, Part, RunRef, Sink, Writer
-from signoff.sinks.owners import TABLE, refuse_others
+from signoff.sinks.owners import TABLE, refuse_others, removing
 from signoff.sinks.postgres.errors import can_pass
 from signoff.sinks.postgres.statements import COLUMNS_OF, KIND_OF_EVENT_ID, TEXT_TYPES, UNIQUE_EVENT_ID
 from signoff.sinks.refusal import brief
@@ -117,6 +118,15 @@ class PostgresSink(Sink):
 
         return PostgresWriter(self)
 
+    def refuse_others(self, owner: str, sources: Set[str]) -> None:
+        try:
+            with self.connect() as connection:
+                there = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (TABLE,)).fetchone()
+                if there is not None and there[0]:
+                    self._refuse_others(connection, owner, sources)
+        except psycopg.Error as error:
+            raise self.failure(error) from error
+
     def claim(self, owner: str, sources: Set[str]) -> None:
         try:
             with self.connect() as connection, connection.transaction():
@@ -126,10 +136,7 @@ class PostgresSink(Sink):
                     f"CREATE TABLE IF NOT EXISTS {TABLE} (place text, source text, owner text, "
                     "PRIMARY KEY (place, source))"
                 )
-                found = connection.execute(
-                    f"SELECT source, owner FROM {TABLE} WHERE place = %s", (self.name,)
-                ).fetchall()
-                refuse_others(f"table {self.name}", owner, sources, {row[0]: row[1] for row in found})
+                self._refuse_others(connection, owner, sources)
                 for source in sources:
                     connection.execute(
                         f"INSERT INTO {TABLE} VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
@@ -137,6 +144,14 @@ class PostgresSink(Sink):
                     )
         except psycopg.Error as error:
             raise self.failure(error) from error
+
+    def _refuse_others(
+        self, connection: psycopg.Connection[tuple[Any, ...]], owner: str, sources: Set[str]
+    ) -> None:
+        said = f"SELECT source, owner FROM {TABLE} WHERE place = %s"
+        known = {row[0]: row[1] for row in connection.execute(said, (self.name,)).fetchall()}
+        give_back = partial(removing, self.name)
+        refuse_others(f"table {self.name}", owner, sources, known, give_back)
 
     def finish(self, run: RunRef) -> None:
         """Remove the rows of earlier runs with the same key, in one transaction."""
