@@ -108,6 +108,7 @@ def test_xlsx_has_native_charts_with_titles_and_units() -> None:
     assert len(charts) == 2
     assert "<c:barChart>" in charts[0] and "Ten stations have most failures" in charts[0]
     assert "Failures (in 14 days)" in charts[0]
+    assert '<c:tickLblSkip val="1"/>' in charts[0], "each bar has its name"
     assert "<c:scatterChart>" in charts[1] and "Voltage (V)" in charts[1]
 
 

@@ -236,7 +236,8 @@ class _Book:
             "line": {"none": True},
         }
         if lying:  # here the axis of places is called y, and begins at the foot
-            chart.set_y_axis({**places, "reverse": True, "major_gridlines": {"visible": False}})
+            every = {"interval_unit": 1, "num_font": {"size": 8}}  # or a program leaves out every other name
+            chart.set_y_axis({**places, **every, "reverse": True, "major_gridlines": {"visible": False}})
             chart.set_x_axis({**amounts, "label_position": "high"})
         else:
             chart.set_x_axis(places)
