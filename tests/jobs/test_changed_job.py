@@ -69,7 +69,7 @@ def test_a_run_of_which_no_row_has_a_number_is_computed_anew_when_its_queries_ha
 ) -> None:
     done: list[str] = []
     monkeypatch.setattr(JobRun, "_compute", lambda *_: done.append("compute"))
-    monkeypatch.setattr(JobRun, "_deliver", lambda *_: done.append("deliver"))
+    monkeypatch.setattr(JobRun, "_deliver", lambda *_, **__: done.append("deliver"))
     for names, wanted in ((("by_station",), ["deliver"]), (("gone",), ["compute", "deliver"])):
         graph, _ = left(tmp_path, "computed", *names)
         run = JobRun(

@@ -149,9 +149,10 @@ class JobRun:
             refuse_others(second_half(graph))
         cluster = Cluster.start(graph) if self.spark is None else Cluster(self.spark)
         try:
-            if self.record.state == "computing":
+            computes = self.record.state == "computing"
+            if computes:
                 self._compute(graph, records, cluster.spark)
-            self._deliver(graph, records, cluster.spark)
+            self._deliver(graph, records, cluster.spark, checked=self.record.id if computes else "")
         finally:
             if self.spark is None:
                 cluster.stop()
@@ -180,9 +181,9 @@ class JobRun:
             outputs=done.outputs,
         )
 
-    def _deliver(self, graph: Graph, records: Records, spark: SparkSession) -> None:
+    def _deliver(self, graph: Graph, records: Records, spark: SparkSession, *, checked: str) -> None:
         assert self.record is not None
-        delivery = JobDelivery(spark, records, self.control, self._settled)
+        delivery = JobDelivery(spark, records, self.control, self._settled, checked)
         with delivery_lock(graph.state, lambda: self.control.stopping):
             for other in records.in_logs():
                 if other.id != self.record.id:
